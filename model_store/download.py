@@ -13,7 +13,7 @@ import io
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ def download(
         NoSpace: the disk is full.
     """
     plan = parts.Plan.for_size(size_bytes, part_bytes=part_bytes)
-    for _ in range(2):
+    while True:
         run = _Run(
             client, bucket=bucket, key=key, plan=plan, destination=destination, workers=workers, attempts=attempts
         )
@@ -75,12 +75,11 @@ def download(
             partial_path(destination).replace(destination)
             return found
         discard(destination)
-        if not run.resumed:
-            break
-    raise errors.DigestMismatch(
-        f"{key} has SHA-256 {found} where {digest} is registered: the object in the bucket {bucket} was altered or"
-        " damaged and has not been used; remove it and push the version again"
-    )
+        if not run.resumed:  # else the fault may be in what an earlier try left: once more, from the start
+            raise errors.DigestMismatch(
+                f"{key} has SHA-256 {found} where {digest} is registered: the object in the bucket {bucket} was"
+                " altered or damaged and has not been used; remove it and push the version again"
+            )
 
 
 class _Run:
@@ -130,7 +129,7 @@ class _Run:
                     thread.join()
 
     @contextlib.contextmanager
-    def _files(self, identity: str) -> Iterator[tuple[io.FileIO, io.FileIO]]:
+    def _files(self, identity: str) -> Generator[tuple[io.FileIO, io.FileIO]]:
         """The partial file and its journal, continued if they belong to this very object and plan."""
         partial, journal = partial_path(self._destination), journal_path(self._destination)
         header = json.dumps({"object": identity, "size": self._plan.size, "part": self._plan.part_bytes})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +130,7 @@ def _translate_answer(error: botocore.exceptions.ClientError, *, doing: str, whe
 
 
 @contextlib.contextmanager
-def translated(*, doing: str, where: str) -> Iterator[None]:
+def translated(*, doing: str, where: str) -> Generator[None]:
     """Raise this package's errors for whatever the block raises."""
     try:
         yield

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
-import boto3
+import boto3.session
 import botocore.config
 
 from model_store import errors
@@ -23,6 +23,11 @@ MIN_PART_BYTES = 5 * MIB
 """S3 refuses smaller parts, the last one excepted."""
 
 Addressing = Literal["auto", "path", "virtual"]
+
+
+def default_workers() -> int:
+    """Eight connections fill a fast line to S3; with few cores more than two per core only fight for them."""
+    return min(8, max(4, 2 * (os.cpu_count() or 2)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +52,7 @@ class Settings:
     access_key: str | None = field(default=None, repr=False)
     secret_key: str | None = field(default=None, repr=False)
     part_bytes: int = 8 * MIB
-    workers: int = 8
+    workers: int = field(default_factory=default_workers)
     connect_timeout_s: float = 5.0
     read_timeout_s: float = 20.0
     attempts: int = 4
