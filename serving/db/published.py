@@ -1,0 +1,73 @@
+"""What the control plane tells pools and gateways: assignments by generation, configurations by revision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from serving.db import tables
+from serving.domain import wire
+
+KEPT_CONFIGS = 200
+"""Older configurations are dropped, unless a gateway still reports one."""
+
+
+def pools(session: Session) -> list[tables.Pool]:
+    return list(session.scalars(sa.select(tables.Pool).order_by(tables.Pool.name)))
+
+
+def save_assignment(session: Session, pool: str, refs: Sequence[wire.VersionRef], *, now: datetime) -> int:
+    """Store what the pool is to hold; returns its generation, larger if that is news. Call under ``exclusive``."""
+    wanted = [[ref.model, ref.version] for ref in refs]
+    row = session.get(tables.Pool, pool)
+    if row is None:
+        row = tables.Pool(name=pool, generation=1, versions=wanted, changed_at=now)
+        session.add(row)
+    elif row.versions != wanted:
+        row.generation, row.versions, row.changed_at = row.generation + 1, wanted, now
+    return row.generation
+
+
+def refs_of(pool: tables.Pool) -> list[wire.VersionRef]:
+    return [wire.VersionRef(model=model, version=version) for model, version in pool.versions]
+
+
+def newest_config(session: Session) -> wire.GatewayConfig | None:
+    query = sa.select(tables.GatewayConfig).order_by(tables.GatewayConfig.sequence.desc()).limit(1)
+    row = session.scalars(query).one_or_none()
+    return None if row is None else wire.GatewayConfig.model_validate(row.body)
+
+
+def save_config(session: Session, config: wire.GatewayConfig, *, now: datetime) -> None:
+    """Make ``config`` the newest; one that was in force before comes back to the top. Call under ``exclusive``."""
+    newest = session.scalar(sa.select(sa.func.max(tables.GatewayConfig.sequence))) or 0
+    row = session.get(tables.GatewayConfig, config.revision)
+    if row is None:
+        session.add(
+            tables.GatewayConfig(
+                revision=config.revision, sequence=newest + 1, body=config.model_dump(mode="json"), created_at=now
+            )
+        )
+    elif row.sequence != newest:
+        row.sequence = newest + 1
+
+
+def config_bodies(session: Session, revisions: Iterable[str]) -> dict[str, wire.GatewayConfig]:
+    """The configurations of those revisions that are still known."""
+    wanted = list(revisions)
+    if not wanted:
+        return {}
+    rows = session.scalars(sa.select(tables.GatewayConfig).where(tables.GatewayConfig.revision.in_(wanted)))
+    return {row.revision: wire.GatewayConfig.model_validate(row.body) for row in rows}
+
+
+def prune_configs(session: Session, *, keep: Iterable[str]) -> None:
+    newest = session.scalar(sa.select(sa.func.max(tables.GatewayConfig.sequence))) or 0
+    session.execute(
+        sa.delete(tables.GatewayConfig).where(
+            tables.GatewayConfig.sequence <= newest - KEPT_CONFIGS, tables.GatewayConfig.revision.not_in(list(keep))
+        )
+    )
