@@ -87,7 +87,7 @@ class StoreCopies(Folders):
         root.mkdir(parents=True, exist_ok=True)
         lease = self._cache.acquire(self._store, manifest.digest, manifest.size_bytes)
         try:
-            archive.unpack(lease.archive, partial)
+            archive.unpack(lease.archive, partial, limits=archive.Limits(unpacked_bytes=manifest.unpacked_bytes))
         finally:
             lease.release()
         write_version(root, version)
