@@ -190,19 +190,24 @@ class _Run:
             self._stop.set()
 
     def _fetch(self, descriptor: int, index: int) -> bool:
-        """Fetch one part; after a cut it goes on where the bytes ended. ``False``: told to stop."""
+        """Fetch one part; after a cut it goes on where the bytes ended. ``False``: told to stop.
+
+        botocore has its own tries until an answer begins; these here are for bodies that break off.
+        """
         position, end = self._plan.span(index)
         failures = 0
         while position < end:
             before = position
+            body = self._open(position, end)
             try:
-                for chunk in self._stream(position, end):
-                    _write(descriptor, chunk, position)
-                    position += len(chunk)
-                    with self._condition:
-                        self._received += len(chunk)
-                    if self._stop.is_set():
-                        return False
+                with contextlib.closing(body):
+                    while chunk := body.read(CHUNK_BYTES):
+                        _write(descriptor, chunk, position)
+                        position += len(chunk)
+                        with self._condition:
+                            self._received += len(chunk)
+                        if self._stop.is_set():
+                            return False
             except Exception as error:
                 failures = 1 if position > before else failures + 1
                 if failures >= self._attempts or not faults.is_retryable(error):
@@ -211,16 +216,15 @@ class _Run:
                     return False
         return True
 
-    def _stream(self, position: int, end: int) -> Iterator[bytes]:
+    def _open(self, position: int, end: int) -> Any:
         answer = self._client.get_object(Bucket=self._bucket, Key=self._key, Range=f"bytes={position}-{end - 1}")
-        with contextlib.closing(answer["Body"]) as body:
-            if answer["ContentLength"] != end - position:
-                raise errors.ArchiveTruncated(
-                    f"{self._key}: asked for bytes {position} to {end - 1} and got {answer['ContentLength']} bytes;"
-                    " the object in the bucket is not the registered one: push the version again"
-                )
-            while chunk := body.read(CHUNK_BYTES):
-                yield chunk
+        if answer["ContentLength"] != end - position:
+            answer["Body"].close()
+            raise errors.ArchiveTruncated(
+                f"{self._key}: asked for bytes {position} to {end - 1} and got {answer['ContentLength']} bytes;"
+                " the object in the bucket is not the registered one: push the version again"
+            )
+        return answer["Body"]
 
 
 def _write(descriptor: int, chunk: bytes, position: int) -> None:

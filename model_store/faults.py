@@ -39,6 +39,7 @@ TIMEOUTS = (
     TimeoutError,
 )
 CUTS = (
+    botocore.exceptions.ConnectionError,
     botocore.exceptions.HTTPClientError,
     botocore.exceptions.IncompleteReadError,
     botocore.exceptions.ResponseStreamingError,
@@ -79,7 +80,7 @@ def is_retryable(error: Exception) -> bool:
     """Whether the same request can succeed a moment later."""
     if isinstance(error, botocore.exceptions.ClientError):
         return status(error) >= 500 or status(error) == 429 or code(error) in ("SlowDown", "RequestTimeout")
-    return isinstance(error, (*TIMEOUTS, *CUTS))
+    return isinstance(error, (*TIMEOUTS, *CUTS)) and not isinstance(error, botocore.exceptions.SSLError)
 
 
 def translate(error: Exception, *, doing: str, where: str) -> Exception:
@@ -97,6 +98,10 @@ def translate(error: Exception, *, doing: str, where: str) -> Exception:
         return errors.CredentialsRefused(
             f"cannot {doing} in {where}: no usable credentials ({error}); set AWS_ACCESS_KEY_ID and"
             " AWS_SECRET_ACCESS_KEY, a profile, or a role for this machine"
+        )
+    if isinstance(error, botocore.exceptions.SSLError):
+        return errors.StoreRefused(
+            f"cannot {doing} in {where}: no trusted TLS connection ({error}); check the endpoint and AWS_CA_BUNDLE"
         )
     if isinstance(error, TIMEOUTS):
         return errors.StoreTimeout(

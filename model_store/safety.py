@@ -21,28 +21,44 @@ from typing import IO, Any
 from model_store import errors
 
 PICKLE_SUFFIXES = frozenset({".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".joblib"})
+_REBUILD = (
+    "tensor",
+    "tensor_v2",
+    "tensor_v3",
+    "parameter",
+    "parameter_with_state",
+    "qtensor",
+    "sparse_tensor",
+    "nested_tensor",
+    "meta_tensor_no_storage",
+    "wrapper_subclass",
+    "device_tensor_from_numpy",
+    "device_tensor_from_cpu_tensor",
+)
 ALLOWED = frozenset(
     {
-        "collections.OrderedDict",
-        "collections.defaultdict",
-        "collections.Counter",
-        "builtins.bytearray",
-        "builtins.set",
-        "builtins.complex",
         "_codecs.encode",
+        "builtins.bytearray",
+        "builtins.complex",
+        "builtins.set",
+        "collections.Counter",
+        "collections.OrderedDict",
         "torch.Size",
         "torch.Tensor",
+        "torch._tensor._rebuild_from_type_v2",
         "torch.device",
         "torch.nn.parameter.Parameter",
-        "torch.nn.parameter.Buffer",
         "torch.serialization._get_layout",
-        "torch._tensor._rebuild_from_type_v2",
         "torch.storage.TypedStorage",
         "torch.storage.UntypedStorage",
+        *(f"torch._utils._rebuild_{kind}" for kind in _REBUILD),
     }
 )
-ALLOWED_PREFIXES = ("torch._utils._rebuild_",)
-DTYPES = re.compile(r"b?float(\d+(_e\dm\d\w*)?)?|bool|complex(32|64|128)|double|half|long|short|q?u?int(\d+(x\d)?)?")
+TENSOR_TYPES = re.compile(r"torch(\.cuda)?(\.sparse)?\.[A-Z][A-Za-z0-9]*(Storage|Tensor)")
+DTYPES = re.compile(
+    r"torch\.(b?float(\d+(_e\dm\d\w*)?)?|bool|b?complex\d+|bits\d+(x\d)?|double|half|long|short|q?u?int(\d+(x\d)?)?)"
+)
+QUANTIZATION_SCHEMES = re.compile(r"torch\.per_(tensor|channel)_[a-z_]+")
 LEGACY_DECODED = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 """Modules of Python 2 pickles, which Python 3 renames when it loads them."""
 
@@ -130,12 +146,9 @@ def _collect(stream: IO[bytes], label: str, found: list[Finding], *, script: boo
 
 
 def _allowed(name: str) -> bool:
-    if name in ALLOWED or name.startswith(ALLOWED_PREFIXES):
-        return True
-    module, _, attribute = name.rpartition(".")
-    if module not in ("torch", "torch.cuda"):
-        return False
-    return DTYPES.fullmatch(attribute) is not None or attribute.endswith("Storage")
+    return name in ALLOWED or any(
+        pattern.fullmatch(name) is not None for pattern in (TENSOR_TYPES, DTYPES, QUANTIZATION_SCHEMES)
+    )
 
 
 def _globals(stream: IO[bytes]) -> Iterator[str]:
