@@ -26,6 +26,7 @@ import json
 import logging
 import os
 import shutil
+import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,7 +139,7 @@ class Cache:
                     failed.callback(lease.release)
                     if not self._trusted(digest, size_bytes):
                         self._fill(store, digest, size_bytes, progress)
-                    (self._archives / digest / USED).touch()
+                    self._note_used(digest)
                     failed.pop_all()
                 return lease
 
@@ -180,6 +181,12 @@ class Cache:
         private = folder / f".{VERIFIED}.{os.getpid()}"
         private.write_text(json.dumps(_identity(folder / ARCHIVE)))
         private.replace(folder / VERIFIED)
+
+    def _note_used(self, digest: str) -> None:
+        used = self._archives / digest / USED
+        used.touch()
+        now = time.time_ns()  # the kernel's own stamps are some milliseconds coarse
+        os.utime(used, ns=(now, now))
 
     def _make_room(self, digest: str, size_bytes: int) -> None:
         """Reserve ``size_bytes`` for ``digest``, removing what nobody uses."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import pickletools
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,13 +100,19 @@ def scan(path: Path, *, name: str | None = None) -> list[Finding]:
     """What ``path`` would import beyond plain tensors; empty for files that hold no pickle.
 
     A TorchScript file may name its own ``__torch__`` types: they are compiled from the file, by torch's own parser.
+
+    Raises:
+        ArchiveError: the file is a damaged zip.
     """
     label = name or path.name
     if path.suffix.lower() not in PICKLE_SUFFIXES:
         return []
     with path.open("rb") as file:
         if zipfile.is_zipfile(file):
-            return list(_scan_zip(file, label))
+            try:
+                return list(_scan_zip(file, label))
+            except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+                raise errors.ArchiveError(f"{path} cannot be read ({error}); save the checkpoint again") from error
         file.seek(0)
         if file.read(1) != PICKLE_MAGIC and path.suffix.lower() not in (".pkl", ".pickle"):
             return []  # raw weights of another framework

@@ -99,6 +99,8 @@ class Settings:
             region=env.get("SLIPWAY_STORE_REGION") or None,
             addressing=cast(Addressing, env.get("SLIPWAY_STORE_ADDRESSING") or "auto"),
             kms_key=env.get("SLIPWAY_STORE_KMS_KEY") or None,
+            part_bytes=_integer(env, "SLIPWAY_STORE_PART_BYTES", 8 * MIB),
+            workers=_integer(env, "SLIPWAY_STORE_WORKERS", default_workers()),
             allow_unconditional=env.get("SLIPWAY_STORE_ALLOW_UNCONDITIONAL", "") in ("1", "true"),
         )
 
@@ -108,6 +110,8 @@ class Settings:
             "SLIPWAY_STORE_ENDPOINT": self.endpoint,
             "SLIPWAY_STORE_REGION": self.region,
             "SLIPWAY_STORE_KMS_KEY": self.kms_key,
+            "SLIPWAY_STORE_PART_BYTES": str(self.part_bytes),
+            "SLIPWAY_STORE_WORKERS": str(self.workers),
             "AWS_ACCESS_KEY_ID": self.access_key,
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
             "SLIPWAY_STORE_ALLOW_UNCONDITIONAL": "1" if self.allow_unconditional else None,
@@ -151,6 +155,13 @@ def configured(environment: Mapping[str, str] | None = None) -> bool:
     """Whether the environment names a store at all."""
     env = os.environ if environment is None else environment
     return bool(env.get("SLIPWAY_STORE"))
+
+
+def _integer(env: Mapping[str, str], name: str, default: int) -> int:
+    text = env.get(name) or str(default)
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise errors.SettingsError(f"{name} is {text!r}; expected a whole number from 1")
+    return int(text)
 
 
 def split_url(url: str) -> tuple[str, str]:

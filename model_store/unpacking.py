@@ -102,6 +102,8 @@ def _judge(archive: zipfile.ZipFile, path: Path, limits: Limits) -> list[zipfile
 
 def _problem_with(entry: zipfile.ZipInfo, limits: Limits) -> str | None:
     kind = stat.S_IFMT(entry.external_attr >> 16)
+    if not entry.filename:
+        return layout.problem_with("")
     if entry.orig_filename != entry.filename and not entry.orig_filename.isprintable():
         return "the name holds a control character"
     problem = layout.problem_with(entry.filename.removesuffix("/") if entry.is_dir() else entry.filename)
