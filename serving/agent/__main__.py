@@ -110,7 +110,7 @@ async def _until_first(executor: asyncio.Task[None], helpers: list[asyncio.Task[
         for task in done:
             task.result()
         if executor not in done:
-            raise errors.AgentError(f"{', '.join(task.get_name() for task in done)} of the agent ended too early")
+            raise errors.EndedEarly(f"{', '.join(task.get_name() for task in done)} of the agent ended too early")
     finally:
         for task in (executor, *helpers):
             task.cancel()

@@ -27,6 +27,8 @@ from serving.torchserve import record
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 5.0
+DRAINING_HEARTBEAT_S = 1.0
+"""While something waits to be routed away, the answer to each report decides."""
 LONG_POLL_S = 25
 REQUEST_TIMEOUT_S = 10.0
 BACK_OFF = BackOff(first_s=0.5, cap_s=10)
@@ -156,17 +158,14 @@ class Reporter:
     async def run(self) -> None:
         while True:
             self._changed.clear()
-            pause = HEARTBEAT_S
             try:
                 await self.report()
             except (httpx.HTTPError, ValueError) as error:
-                pause = self._reach.failed(error)
+                await asyncio.sleep(self._reach.failed(error))
             else:
                 self._reach.worked()
-            if pause == HEARTBEAT_S:
-                await self._until_changed(pause)
-            else:
-                await asyncio.sleep(pause)
+                draining = any(slot.leaving for slot in self._machine.slots)
+                await self._until_changed(DRAINING_HEARTBEAT_S if draining else HEARTBEAT_S)
 
     async def report(self) -> None:
         """Send one report and pass the answer on to the machine."""

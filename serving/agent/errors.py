@@ -13,3 +13,11 @@ class SettingsError(AgentError):
 
 class HomeInUse(AgentError):
     """Another agent works in the same home."""
+
+
+class PortTaken(AgentError):
+    """The agent's own port cannot be bound."""
+
+
+class EndedEarly(AgentError):
+    """A part of the agent ended that should live as long as it."""

@@ -99,13 +99,18 @@ class Executor:
         """All that live, as far as is known."""
         return list(self._processes.values())
 
-    def adopt(self, version: wire.AssignedVersion, process: launch.Process, *, answers: bool) -> None:
-        """Take over a process that an earlier agent started; before ``run``, so that the first report knows it."""
+    def adopt(self, version: wire.AssignedVersion, process: launch.Process, *, answers: bool, loaded: bool) -> None:
+        """Take over a process that an earlier agent started; before ``run``, so that the first report knows it.
+
+        Args:
+            answers: it answers its golden inputs.
+            loaded: its workers have been ready before, so a death is a loss and not a version that cannot load.
+        """
         event = events.Adopted(version=version, facts=facts_of(process), answers=answers)
         for instruction in self.machine.handle(event, time.monotonic()):
             if isinstance(instruction, instructions.Watch):
                 self._processes[instruction.attempt] = process
-                self._watch(instruction, process, loaded=answers)
+                self._watch(instruction, process, loaded=loaded)
         self._tell()
 
     # --- the loop ------------------------------------------------------------------------------------------------

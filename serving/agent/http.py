@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from serving.agent import errors as agent_errors
 from serving.agent.control import Reporter
 from serving.agent.executor import Executor
 from serving.agent.slots import Slot
@@ -141,11 +142,17 @@ def listen(host: str, port: int) -> socket.socket:
     """Bind the agent's port; 0 takes a free one.
 
     Raises:
-        OSError: the port is taken.
+        PortTaken: somebody else listens there.
     """
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((host, port))
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise agent_errors.PortTaken(
+            f"the agent cannot listen on {host}:{port} ({error.strerror}); set SLIPWAY_AGENT_PORT to a free port"
+        ) from error
     return listener
 
 

@@ -29,6 +29,10 @@ STARTUP_MARGIN_S = 60.0
 RECOVERY_S = 30.0
 """How long a process whose workers are all gone may take to load one again, on top of twice its last load time."""
 
+SILENT_DRAIN_S = 10.0
+"""A replica that shuts down waits no longer than this for a control plane that does not answer: without it no
+gateway learns to route away, so waiting gains nothing."""
+
 CRASH_LOOP_DEATHS = 5
 CRASH_LOOP_S = 120.0
 """That many workers dead within this time: the process is restarted as a whole."""
@@ -242,6 +246,10 @@ class Machine:
         reachable = self._now - self._acknowledged_at <= ACKNOWLEDGEMENT_FRESH_S
         if overdue and (reachable or self.shutting_down):
             self._stop(slot, f"still routed here after {self._drain_timeout_s:g} s")
+        elif self._shutdown_at is not None:
+            silent_s = self._now - max(self._shutdown_at, self._acknowledged_at)
+            if silent_s >= SILENT_DRAIN_S:
+                self._stop(slot, f"the replica shuts down and the control plane has been silent for {silent_s:.0f} s")
 
     def _retry(self, slot: Slot, why: str) -> None:
         slot.attempt = self._next_attempt()
@@ -385,7 +393,7 @@ class Machine:
             since=self._now,
             prepared=True,
             facts=event.facts,
-            deadline=None if event.answers else self._now + RECOVERY_S,
+            deadline=None if event.answers else self._now + _startup_s(event.version),
             error=None if event.answers else "found running after the agent's restart, but not answering",
         )
         self._slots[slot.ref] = slot
@@ -396,11 +404,7 @@ class Machine:
     # --- moves ---------------------------------------------------------------------------------------------------
 
     def _load(self, slot: Slot, why: str, *, startup: bool) -> None:
-        patience = (
-            slot.version.manifest.serving.startup_timeout_s + STARTUP_MARGIN_S
-            if startup
-            else RECOVERY_S + 2 * slot.load_s
-        )
+        patience = _startup_s(slot.version) if startup else RECOVERY_S + 2 * slot.load_s
         self._move(slot, Phase.LOADING, why)
         slot.deadline = self._now + patience
 
@@ -444,3 +448,7 @@ class Machine:
     def _next_attempt(self) -> int:
         self._attempts += 1
         return self._attempts
+
+
+def _startup_s(version: wire.AssignedVersion) -> float:
+    return version.manifest.serving.startup_timeout_s + STARTUP_MARGIN_S

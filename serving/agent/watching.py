@@ -101,7 +101,10 @@ class Watch:
         return f"{reason}; it said: {words}" if words and not self.loaded else reason
 
     def _read_failure(self) -> str | None:
-        return worker_log.failure(worker_log.tail(self.process.layout.worker_log))
+        """The worker's own words; without any, those of the server about it (a worker that hung says nothing)."""
+        layout = self.process.layout
+        said = worker_log.failure(worker_log.tail(layout.worker_log))
+        return said or worker_log.server_failure(worker_log.tail(layout.server_log))
 
     def _load_failed(self, error: str | None) -> None:
         said = error or f"a worker died before it was ready and left no word; see {self.process.layout.logs}"

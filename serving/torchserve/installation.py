@@ -76,6 +76,8 @@ def _ask(python: str) -> dict[str, str | None]:
             text=True,
             timeout=PROBE_TIMEOUT_S,
             check=True,
+            # Workers run in their model's folder: what only lies in the agent's folder is not installed.
+            cwd="/",
         )
         return json.loads(result.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:

@@ -103,11 +103,12 @@ class Process:
         return total
 
     def worker_pids(self) -> set[int]:
-        """Pids of the workers that live now."""
+        """Pids of the workers that live now; what a handler forks is not among them."""
         found: set[int] = set()
         for process in record.family(self.identity):
             with contextlib.suppress(psutil.Error):
-                if any("model_service_worker" in part for part in process.cmdline()):
+                ours = process.ppid() == self.identity.pid
+                if ours and any("model_service_worker" in part for part in process.cmdline()):
                     found.add(process.pid)
         return found
 

@@ -19,7 +19,19 @@ ERROR_CHARACTERS = 8_000
 DIED = "Backend worker process died."
 _TRACEBACK = "Traceback (most recent call last):"
 _STARTED = "Torch worker started."
-_NOISE = ("[PID]", "[METRICS]", "Listening on", "Python runtime:", "Connection accepted:", _STARTED, DIED)
+_NOISE = (
+    "[PID]",
+    "[METRICS]",
+    "Backend received",
+    "Connection accepted:",
+    "Listening on",
+    "Python runtime:",
+    "Successfully loaded",
+    "model_name:",
+    "s_name_part0=",
+    _STARTED,
+    DIED,
+)
 
 
 def tail(path: Path) -> list[str]:
