@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import Annotated, Protocol
 
 import fastapi
+from sqlalchemy import exc
+from sqlalchemy.orm import Session
 
 from serving.api import metrics, settings
 from serving.db import engine, errors
@@ -48,6 +50,18 @@ class Context:
         if self.board.snapshot is None:
             raise errors.DatabaseUnavailable("the control plane has not read its database yet", retry_after_s=1)
         return self.board.snapshot
+
+    def record(self, save: Callable[[Session], bool]) -> None:
+        """Store a report, and reconcile if it is news."""
+        try:
+            with self.database.write() as session:
+                is_news = save(session)
+        except exc.IntegrityError:
+            # Two first reports of one sender met (a retry overtook); by now its row is there.
+            with self.database.write() as session:
+                is_news = save(session)
+        if is_news:
+            self.controller.wake()
 
     def wait_s(self, asked: float) -> float:
         return min(asked, self.settings.max_wait_s)

@@ -47,10 +47,7 @@ def report_gateway(gateway: Name, body: wire.GatewayReport, current: Current) ->
             f"the report is of gateway {body.gateway}, the path names {gateway}; they have to be the same",
             kind="gateway-mismatch",
         )
-    with current.database.write() as session:
-        is_news = reports.record_gateway(session, body, now=current.clock())
-    if is_news:
-        current.controller.wake()
+    current.record(lambda session: reports.record_gateway(session, body, now=current.clock()))
     return schemas.GatewayAck(revision=current.snapshot.config.revision)
 
 

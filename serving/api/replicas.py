@@ -61,10 +61,7 @@ def report_replica(replica: Name, body: wire.ReplicaReport, current: Current) ->
             f"the report is of replica {body.replica}, the path names {replica}; they have to be the same",
             kind="replica-mismatch",
         )
-    with current.database.write() as session:
-        is_news = reports.record_replica(session, body, now=current.clock())
-    if is_news:
-        current.controller.wake()
+    current.record(lambda session: reports.record_replica(session, body, now=current.clock()))
     return current.snapshot.acknowledge(body)
 
 

@@ -183,6 +183,11 @@ def _postgresql(url: sa.URL) -> sa.Engine:
         connect_args={
             "connect_timeout": CONNECT_TIMEOUT_S,
             "application_name": "slipway",
+            # A server that vanished without a word is noticed within seconds, not within the kernel's two hours.
+            "keepalives_idle": 5,
+            "keepalives_interval": 2,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 10_000,
             "options": f"-c lock_timeout={LOCK_TIMEOUT_MS} -c statement_timeout={STATEMENT_TIMEOUT_MS}"
             " -c idle_in_transaction_session_timeout=60000 -c timezone=UTC",
         },

@@ -26,6 +26,8 @@ class Reader:
         self.limits = limits
         self._versions: dict[wire.VersionRef, facts.Version] = {}
         self._configs: dict[str, wire.GatewayConfig] = {}
+        self._reports: dict[str, tuple[str, wire.ReplicaReport]] = {}
+        """Replica → its last report, beside the fingerprint that says whether it is still that one."""
 
     def read(self, session: Session, *, now: datetime) -> facts.Facts:
         self._load_versions(session)
@@ -42,7 +44,7 @@ class Reader:
             stages=stages.all_stages(session),
             rollouts=tuple(stages.active(session)),
             replaced=tuple(stages.replaced_since(session, since)),
-            replicas=tuple(reports.replica(row) for row in reports.replicas(session)),
+            replicas=self._replicas(session),
             gateways=tuple(self._gateway(row) for row in gateways),
             generations={pool.name: pool.generation for pool in pools},
         )
@@ -65,6 +67,17 @@ class Reader:
         wanted = {revision for revision in revisions if revision is not None}
         kept = {revision: self._configs[revision] for revision in wanted if revision in self._configs}
         self._configs = kept | published.config_bodies(session, wanted - kept.keys())
+
+    def _replicas(self, session: Session) -> tuple[facts.Replica, ...]:
+        known, self._reports = self._reports, {}
+        found: list[facts.Replica] = []
+        for row in reports.replicas(session):
+            fingerprint, report = known.get(row.name, ("", None))
+            if report is None or fingerprint != row.fingerprint:
+                report = wire.ReplicaReport.model_validate(row.report)
+            self._reports[row.name] = (row.fingerprint, report)
+            found.append(facts.Replica(report=report, last_seen=row.last_seen))
+        return tuple(found)
 
     def _gateway(self, row: tables.Gateway) -> facts.Gateway:
         report = wire.GatewayReport.model_validate(row.report)

@@ -35,24 +35,19 @@ def refs_of(pool: tables.Pool) -> list[wire.VersionRef]:
     return [wire.VersionRef(model=model, version=version) for model, version in pool.versions]
 
 
-def newest_config(session: Session) -> wire.GatewayConfig | None:
-    query = sa.select(tables.GatewayConfig).order_by(tables.GatewayConfig.sequence.desc()).limit(1)
-    row = session.scalars(query).one_or_none()
-    return None if row is None else wire.GatewayConfig.model_validate(row.body)
-
-
 def save_config(session: Session, config: wire.GatewayConfig, *, now: datetime) -> None:
     """Make ``config`` the newest; one that was in force before comes back to the top. Call under ``exclusive``."""
-    newest = session.scalar(sa.select(sa.func.max(tables.GatewayConfig.sequence))) or 0
+    query = sa.select(tables.GatewayConfig.revision, tables.GatewayConfig.sequence)
+    newest = session.execute(query.order_by(tables.GatewayConfig.sequence.desc()).limit(1)).first()
+    if newest is not None and newest.revision == config.revision:
+        return
+    sequence = 1 if newest is None else newest.sequence + 1
     row = session.get(tables.GatewayConfig, config.revision)
-    if row is None:
-        session.add(
-            tables.GatewayConfig(
-                revision=config.revision, sequence=newest + 1, body=config.model_dump(mode="json"), created_at=now
-            )
-        )
-    elif row.sequence != newest:
-        row.sequence = newest + 1
+    if row is not None:
+        row.sequence = sequence
+        return
+    body = config.model_dump(mode="json")
+    session.add(tables.GatewayConfig(revision=config.revision, sequence=sequence, body=body, created_at=now))
 
 
 def config_bodies(session: Session, revisions: Iterable[str]) -> dict[str, wire.GatewayConfig]:

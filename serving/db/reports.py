@@ -25,7 +25,7 @@ def record_replica(session: Session, report: wire.ReplicaReport, *, now: datetim
     fingerprint = _fingerprint(body)
     if _touch(session, tables.Replica, report.replica, fingerprint, now):
         return False
-    row = session.get(tables.Replica, report.replica)
+    row = session.get(tables.Replica, report.replica, with_for_update=True)
     if row is None:
         row = tables.Replica(name=report.replica)
         session.add(row)

@@ -152,7 +152,7 @@ def page(
 
 def count_by_state(session: Session) -> dict[str, int]:
     rows = session.execute(sa.select(tables.Rollout.state, sa.func.count()).group_by(tables.Rollout.state))
-    return dict(rows.tuples().all())
+    return {row[0]: row[1] for row in rows}
 
 
 def _stage(row: tables.Stage) -> stages.Stage:

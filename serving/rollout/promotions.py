@@ -39,7 +39,7 @@ def promote(
     """
     with database.exclusive() as session:
         registry.version(session, request.model, version)
-        if (known := _known(session, request)) is not None:
+        if (known := _known(session, request, rollouts.Kind.PROMOTION, version)) is not None:
             return known
         running = _running(session, request)
         if running is not None:
@@ -63,7 +63,7 @@ def roll_back(database: engine.Database, request: Request, *, now: datetime) -> 
     """
     with database.exclusive() as session:
         registry.model(session, request.model)
-        if (known := _known(session, request)) is not None:
+        if (known := _known(session, request, rollouts.Kind.ROLLBACK, None)) is not None:
             return known
         running = _running(session, request)
         if running is not None:
@@ -96,8 +96,18 @@ def abort(database: engine.Database, identifier: str, *, actor: str, reason: str
         return step.rollout
 
 
-def _known(session: Session, request: Request) -> rollouts.Rollout | None:
-    return stages.rollout_of_request(session, request.key) if request.key else None
+def _known(session: Session, request: Request, kind: rollouts.Kind, version: int | None) -> rollouts.Rollout | None:
+    """The rollout that an earlier request with the same key started."""
+    known = stages.rollout_of_request(session, request.key) if request.key else None
+    if known is None:
+        return None
+    if (known.kind, known.stage) != (kind, request.stage) or version not in (None, known.to_version):
+        raise errors.Invalid(
+            f"the Idempotency-Key was used for rollout {known.id}, which is another request; take a new key",
+            kind="idempotency-key-reused",
+            rollout=known.id,
+        )
+    return known
 
 
 def _running(session: Session, request: Request) -> rollouts.Rollout | None:

@@ -37,7 +37,6 @@ class Reconciler:
         self._limits = limits
         self._clock = clock
         self._reader = reading.Reader(limits=limits)
-        self._config: wire.GatewayConfig | None = None
 
     def run(self) -> board.Snapshot:
         """Reconcile until nothing moves any more.
@@ -86,9 +85,7 @@ class Reconciler:
             generation = published.save_assignment(session, pool, refs, now=world.now)
             by_pool[pool] = _assignment(pool, generation, refs, world)
         config = routing.config(world, wanted=wanted)
-        if self._config is None or self._config.revision != config.revision:
-            published.save_config(session, config, now=world.now)
-        self._config = config
+        published.save_config(session, config, now=world.now)
         return board.Snapshot(facts=world, assignments=by_pool, config=config)
 
 
