@@ -1,0 +1,7 @@
+"""A TorchServe handler that does nothing: both sides of the benchmark run this very file."""
+
+from __future__ import annotations
+
+
+def handle(data, context):
+    return [b"ok"] * len(data or [])
