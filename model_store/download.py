@@ -65,6 +65,7 @@ def download(
         NoSpace: the disk is full.
     """
     plan = parts.Plan.for_size(size_bytes, part_bytes=part_bytes)
+    destination.parent.mkdir(parents=True, exist_ok=True)
     while True:
         run = _Run(
             client, bucket=bucket, key=key, plan=plan, destination=destination, workers=workers, attempts=attempts

@@ -71,17 +71,32 @@ class Store:
         endpoint = self._client.meta.endpoint_url
         return f"{self.settings.url} at {endpoint}"
 
+    def ping(self) -> None:
+        """Prove that the bucket answers, now.
+
+        Raises:
+            StoreError: no such bucket, refused, unreachable.
+        """
+        try:
+            with self._translated("reach the bucket"):
+                self._client.head_bucket(Bucket=self.settings.bucket)
+        except errors.ObjectMissing as error:
+            raise errors.BucketMissing(
+                f"there is no bucket {self.settings.bucket} behind {self.where}; create it or correct SLIPWAY_STORE"
+            ) from error
+
     def check(self) -> Check:
         """Prove that the bucket answers and find out whether it honours conditional writes.
 
-        The first check of a bucket leaves a one-byte object behind, later ones write nothing.
+        The first check of a bucket leaves a one-byte object behind, later ones write nothing. The answer is kept:
+        :meth:`ping` asks anew whether the bucket is there.
 
         Raises:
             StoreError: no such bucket, refused, unreachable.
         """
         with self._lock:
             if self._checked is None:
-                self._require_bucket()
+                self.ping()
                 with self._translated("check conditional writes"):
                     self._checked = Check(
                         conditional_put=self._probe_put(), conditional_multipart=self._probe_multipart()
@@ -91,7 +106,7 @@ class Store:
     def ensure_bucket(self) -> None:
         """Create the bucket if it is missing."""
         try:
-            self._require_bucket()
+            self.ping()
         except errors.BucketMissing:
             region = self._client.meta.region_name
             arguments: dict[str, Any] = {"Bucket": self.settings.bucket}
@@ -107,7 +122,7 @@ class Store:
                     and faults.code(cause) in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists")
                 ):
                     raise
-                self._require_bucket()
+                self.ping()
 
     def publish(
         self, archive: Path, document: manifest.Manifest, *, progress: parts.Progress | None = None
@@ -202,7 +217,7 @@ class Store:
             with self._translated(f"look up {key}"):
                 answer = self._client.head_object(Bucket=self.settings.bucket, Key=self.settings.prefix + key)
         except errors.ObjectMissing:
-            self._require_bucket()  # HEAD has no body to tell a missing bucket from a missing object
+            self.ping()  # HEAD has no body to tell a missing bucket from a missing object
             return None
         return int(answer["ContentLength"])
 
@@ -293,15 +308,6 @@ class Store:
             f"{archive_key(digest)} in {self.where} has {found} bytes where {expected} are registered: the object is"
             " truncated or replaced and has not been used; remove it and push the version again"
         )
-
-    def _require_bucket(self) -> None:
-        try:
-            with self._translated("reach the bucket"):
-                self._client.head_bucket(Bucket=self.settings.bucket)
-        except errors.ObjectMissing as error:
-            raise errors.BucketMissing(
-                f"there is no bucket {self.settings.bucket} behind {self.where}; create it or correct SLIPWAY_STORE"
-            ) from error
 
     def _put(self, key: str, body: bytes, *, conditional: bool) -> None:
         arguments = {"IfNoneMatch": "*"} if conditional else {}
