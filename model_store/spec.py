@@ -20,7 +20,7 @@ import pydantic
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from model_store import errors, layout, manifest, settings, specfiles
+from model_store import errors, layout, manifest, settings, specfiles, yamls
 
 Form = TypeVar("Form", bound=BaseModel)
 
@@ -165,7 +165,7 @@ def torchvision_builder(model_file: str) -> str | None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        raw: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw: Any = yamls.load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise errors.SpecError(file=path, field="", problem="there is no such file") from None
     except (OSError, UnicodeDecodeError) as error:

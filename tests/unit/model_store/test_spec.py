@@ -121,11 +121,23 @@ def test_a_folder_of_weights_is_taken_whole_without_hidden_files(home: Path) -> 
     assert set(model.files) == {"bert/a.json", "bert/sub/b"}
 
 
+def test_numbers_may_be_written_as_people_write_them(home: Path) -> None:
+    [model] = load(
+        home,
+        "{name: a, handler: transformer, golden: [{input: 7.png, tolerance: 1e-4}], metrics: {n: 3},"
+        " options: {rate: -2E3}}",
+    )
+    assert model.golden[0].tolerance == 1e-4
+    assert model.metrics == {"n": 3.0}
+    assert model.options == {"rate": -2000.0}
+
+
 @pytest.mark.parametrize(
     ("text", "field", "says"),
     [
         ("[]", "", "no mapping"),
         ("name: [", "", "is not YAML"),
+        ("{name: a, name: b, handler: transformer}", "", "'name' stands there twice"),
         ("{name: a}", "handler", "add it"),
         ("{name: A b, handler: transformer}", "name", "lower-case"),
         ("{name: a, handler: transformer, modelfile: x}", "modelfile", "spelling"),
