@@ -104,6 +104,7 @@ async def _lifespan(app: fastapi.FastAPI) -> AsyncGenerator[None]:
     # A schema that is too new fails the start; a database that is away is waited for while /healthz already answers.
     with contextlib.suppress(errors.DatabaseUnavailable):
         await _migrate(current)
+        await current.controller.reconcile()
     work = asyncio.create_task(_work(current), name="controller")
     try:
         yield

@@ -6,6 +6,7 @@ elsewhere: what is not in :class:`Facts` cannot influence a decision, and a test
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,7 +14,7 @@ from datetime import datetime
 from model_store.manifest import Manifest
 from serving.domain import wire
 from serving.domain.rollouts import Rollout
-from serving.domain.stages import Stage
+from serving.domain.stages import Name, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,17 +49,6 @@ class Replica:
     report: wire.ReplicaReport
     last_seen: datetime
 
-    def server(self, version: Version) -> wire.ServerReport | None:
-        """The process that holds exactly this version: one with another digest is not it."""
-        for server in self.report.servers:
-            if (
-                server.model == version.model
-                and server.version == version.version
-                and server.digest == version.manifest.digest
-            ):
-                return server
-        return None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
@@ -81,8 +71,10 @@ class Replaced:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Facts:
+    """One moment. It is never changed, so what is derived from it is derived once."""
+
     now: datetime
     observing_since: datetime
     """Since when reports could reach us without a gap: silence before that is our fault, not the sender's."""
@@ -115,6 +107,27 @@ class Facts:
 
     def live_gateways(self) -> list[Gateway]:
         return [gateway for gateway in self.gateways if self.is_live(gateway.last_seen)]
+
+    def server(self, replica: Replica, version: Version) -> wire.ServerReport | None:
+        """The replica's process that holds exactly this version: one with another digest is not it."""
+        found = self._servers.get((replica.report.replica, version.model, version.version))
+        return found if found is not None and found.digest == version.manifest.digest else None
+
+    def stage(self, model: str, name: Name) -> Stage | None:
+        """The stage, if something was ever promoted into it."""
+        return self._stages.get((model, name))
+
+    @functools.cached_property
+    def _stages(self) -> dict[tuple[str, Name], Stage]:
+        return {(stage.model, stage.name): stage for stage in self.stages}
+
+    @functools.cached_property
+    def _servers(self) -> dict[tuple[str, str, int], wire.ServerReport]:
+        return {
+            (replica.report.replica, server.model, server.version): server
+            for replica in self.replicas
+            for server in replica.report.servers
+        }
 
     def version(self, model: str, version: int) -> Version:
         return self.versions[wire.VersionRef(model=model, version=version)]

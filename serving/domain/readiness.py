@@ -62,7 +62,7 @@ def of(model: str, version: int, *, facts: Facts) -> PoolReadiness:
     waiting: dict[str, str] = {}
     failed: dict[str, str] = {}
     for replica in facts.serving_replicas(pool):
-        server = replica.server(known)
+        server = facts.server(replica, known)
         name = replica.report.replica
         if server is None:
             waiting[name] = "absent"

@@ -32,7 +32,10 @@ def config(facts: Facts, *, wanted: set[wire.VersionRef]) -> wire.GatewayConfig:
     Args:
         wanted: versions that the pools hold (``assignments.wanted``): those may be addressed by number.
     """
-    models = [_model(name, facts, wanted) for name in sorted(facts.models)]
+    numbers: dict[str, list[int]] = {name: [] for name in facts.models}
+    for ref in wanted:
+        numbers[ref.model].append(ref.version)
+    models = [_model(name, sorted(numbers[name], reverse=True), facts) for name in sorted(numbers)]
     return wire.GatewayConfig(revision=revision(models), models=models)
 
 
@@ -50,7 +53,9 @@ def endpoints(version: Version, facts: Facts) -> list[wire.Endpoint]:
     without any: an old address may still answer, no address cannot.
     """
     candidates = [replica for replica in facts.replicas if not replica.report.draining]
-    ready = [(replica, endpoint) for replica in candidates if (endpoint := _endpoint(replica, version)) is not None]
+    ready = [
+        (replica, endpoint) for replica in candidates if (endpoint := _endpoint(replica, version, facts)) is not None
+    ]
     live = [endpoint for replica, endpoint in ready if facts.is_live(replica.last_seen)]
     return sorted(live or [endpoint for _, endpoint in ready], key=lambda endpoint: endpoint.replica)
 
@@ -117,8 +122,7 @@ def routed(
     return sorted(refs, key=lambda ref: (ref.model, ref.version))
 
 
-def _model(name: str, facts: Facts, wanted: set[wire.VersionRef]) -> wire.GatewayModel:
-    numbers = sorted((ref.version for ref in wanted if ref.model == name), reverse=True)
+def _model(name: str, numbers: list[int], facts: Facts) -> wire.GatewayModel:
     versions = [_version(facts.version(name, number), numbers, facts) for number in numbers]
     return wire.GatewayModel(
         model=name, stages=[_stage(name, stage, facts) for stage in stages.Name], versions=versions
@@ -136,7 +140,7 @@ def _version(version: Version, numbers: list[int], facts: Facts) -> wire.Gateway
 
 
 def _stage(model: str, name: stages.Name, facts: Facts) -> wire.GatewayStage:
-    stage = next((stage for stage in facts.stages if stage.model == model and stage.name is name), None)
+    stage = facts.stage(model, name)
     if stage is None:
         return wire.GatewayStage(stage=name, weights=[])
     shifting = next((r for r in facts.rollouts if r.model == model and r.stage is name and r.state == "shifting"), None)
@@ -146,8 +150,8 @@ def _stage(model: str, name: stages.Name, facts: Facts) -> wire.GatewayStage:
     return wire.GatewayStage(stage=name, weights=weights)
 
 
-def _endpoint(replica: Replica, version: Version) -> wire.Endpoint | None:
-    server = replica.server(version)
+def _endpoint(replica: Replica, version: Version, facts: Facts) -> wire.Endpoint | None:
+    server = facts.server(replica, version)
     if server is None or not is_ready(server) or server.rest_port is None or server.grpc_port is None:
         return None
     return wire.Endpoint(

@@ -46,14 +46,15 @@ class Controller:
         self._loop = asyncio.get_running_loop()
         while True:
             self._news.clear()
-            await self._reconcile()
+            await self.reconcile()
             try:
                 async with asyncio.timeout(TICK_S):
                     await self._news.wait()
             except TimeoutError:
                 pass
 
-    async def _reconcile(self) -> None:
+    async def reconcile(self) -> None:
+        """Reconcile once; a failure is logged, and tried again by :meth:`run`."""
         began = time.perf_counter()
         try:
             snapshot = await asyncio.to_thread(self._work)

@@ -37,6 +37,7 @@ class Reconciler:
         self._limits = limits
         self._clock = clock
         self._reader = reading.Reader(limits=limits)
+        self._computed: tuple[object, wire.GatewayConfig] | None = None
 
     def run(self) -> board.Snapshot:
         """Reconcile until nothing moves any more.
@@ -84,9 +85,23 @@ class Reconciler:
             refs = assignments.of_pool(pool, refs=wanted, facts=world)
             generation = published.save_assignment(session, pool, refs, now=world.now)
             by_pool[pool] = _assignment(pool, generation, refs, world)
-        config = routing.config(world, wanted=wanted)
+        config = self._config_of(world, wanted)
         published.save_config(session, config, now=world.now)
         return board.Snapshot(facts=world, assignments=by_pool, config=config)
+
+    def _config_of(self, world: facts.Facts, wanted: set[wire.VersionRef]) -> wire.GatewayConfig:
+        """Computed only when something that it depends on is new: most passes find nothing."""
+        sources = (
+            wanted,
+            world.models,
+            world.stages,
+            [(rollout.id, rollout.state) for rollout in world.rollouts],
+            # The reader gives the same object for the same report, and a tuple compares by identity first.
+            [(replica.report, world.is_live(replica.last_seen)) for replica in world.replicas],
+        )
+        if self._computed is None or self._computed[0] != sources:
+            self._computed = (sources, routing.config(world, wanted=wanted))
+        return self._computed[1]
 
 
 def _advance(session: Session, rollout: rollouts.Rollout, world: facts.Facts) -> bool:
