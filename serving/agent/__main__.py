@@ -32,6 +32,8 @@ FINAL_REPORT_S = 3.0
 def main() -> int:
     """Run until asked to end; returns the exit code."""
     logs.configure(part="agent")
+    for chatty in ("botocore", "boto3", "uvicorn", "filelock"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
         settings = Settings.from_env()
         settings.servers.mkdir(parents=True, exist_ok=True)

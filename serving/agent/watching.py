@@ -104,7 +104,10 @@ class Watch:
         """The worker's own words; without any, those of the server about it (a worker that hung says nothing)."""
         layout = self.process.layout
         said = worker_log.failure(worker_log.tail(layout.worker_log))
-        return said or worker_log.server_failure(worker_log.tail(layout.server_log))
+        if said:
+            return said
+        of_server = worker_log.server_failure(worker_log.tail(layout.server_log))
+        return f"a worker died or hung and left no word; TorchServe says: {of_server}" if of_server else None
 
     def _load_failed(self, error: str | None) -> None:
         said = error or f"a worker died before it was ready and left no word; see {self.process.layout.logs}"

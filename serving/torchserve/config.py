@@ -199,7 +199,9 @@ def patch_archive_manifest(document: str, *, model: str, version: int, config_fi
     # Files that the agent never installs: requirements are checked by the handler, not fetched at start.
     described.pop("requirementsFile", None)
     manifest.setdefault("runtime", "python")
+    # TorchServe warns when these are missing; the archive leaves the date out, so that its digest does not change.
     manifest.setdefault("archiverVersion", "0.12.0")
+    manifest.setdefault("createdOn", "01/01/1980 00:00:00")
     return json.dumps(manifest, indent=2)
 
 

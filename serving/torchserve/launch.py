@@ -179,6 +179,9 @@ def runtime(plan: Plan) -> manifest.Runtime:
 
 def _write(plan: Plan, layout: Layout) -> None:
     serving = plan.manifest.serving
+    # Read first: writing would make the folder of a copy that is gone, and it would look like a copy again.
+    archive_manifest = layout.model / "MAR-INF" / "MANIFEST.json"
+    packed = archive_manifest.read_text()
     # Logs of the launch before are kept once, to be read after a crash; the worker's log must start empty, since a
     # failed load is recognized in it.
     previous = layout.root / "logs.previous"
@@ -206,12 +209,9 @@ def _write(plan: Plan, layout: Layout) -> None:
         config.model_config(serving=serving, fitted=plan.fitted, device=plan.device),
     )
     _replace(layout.model / manifest.RUNTIME_FILE, runtime(plan).model_dump_json(indent=2))
-    archive_manifest = layout.model / "MAR-INF" / "MANIFEST.json"
     _replace(
         archive_manifest,
-        config.patch_archive_manifest(
-            archive_manifest.read_text(), model=plan.model, version=plan.version, config_file=MODEL_CONFIG_FILE
-        ),
+        config.patch_archive_manifest(packed, model=plan.model, version=plan.version, config_file=MODEL_CONFIG_FILE),
     )
 
 

@@ -81,7 +81,8 @@ def server_failure(lines: Iterable[str]) -> str | None:
     for line in lines:
         try:
             entry = json.loads(line)
-            words.append("\n".join(part for part in (str(entry["message"]), entry.get("traceback")) if part))
+            trace = [line for line in str(entry.get("traceback", "")).splitlines() if not line.startswith("\tat ")]
+            words.append("\n".join(part.strip() for part in (str(entry["message"]), *trace) if part.strip()))
         except (ValueError, KeyError, TypeError):
             continue
     return "\n".join(words[-3:])[-ERROR_CHARACTERS:] or None

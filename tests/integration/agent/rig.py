@@ -86,7 +86,7 @@ class Publisher:
             unpacked_bytes=sum(map(len, files.values())),
             archive_key=archive_key(digest),
             config=manifests.ArchiveConfig(handler="file:plain.py", golden=[manifests.GoldenInput(file="one.bin")]),
-            serving=manifests.Serving(workers=1, threads=1, startup_timeout_s=120, **serving),
+            serving=manifests.Serving.model_validate({"workers": 1, "threads": 1, "startup_timeout_s": 120} | serving),
             golden=[] if expected is None else [manifests.GoldenOutput(file="one.bin", expected=expected)],
             provenance=manifests.Provenance(
                 created_at=datetime(2026, 1, 1, tzinfo=UTC), created_by="test", host="test", slipway="0"

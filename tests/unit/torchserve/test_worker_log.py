@@ -69,3 +69,11 @@ def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:
     assert lines[-1] == "last"
     assert sum(map(len, lines)) <= worker_log.TAIL_BYTES
     assert worker_log.tail(tmp_path / "missing") == []
+
+
+def test_what_the_server_says_is_told_without_java_s_stack() -> None:
+    line = {
+        "message": "Backend worker error",
+        "traceback": " org.x.Error: no answer in given time\n\tat org.x.Y.run(Y.java:1)",
+    }
+    assert worker_log.server_failure([json.dumps(line)]) == "Backend worker error\norg.x.Error: no answer in given time"
