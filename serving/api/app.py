@@ -25,7 +25,7 @@ from serving.api import (
     schemas,
 )
 from serving.api import settings as configuration
-from serving.db import engine, errors, migrate
+from serving.db import engine, errors, migrate, signals
 from serving.rollout import board, controller, reconciler
 
 DATABASE_RETRY_S = 1.0
@@ -105,6 +105,8 @@ async def _lifespan(app: fastapi.FastAPI) -> AsyncGenerator[None]:
     with contextlib.suppress(errors.DatabaseUnavailable):
         await _migrate(current)
         await current.controller.reconcile()
+    listener = signals.Listener(database=current.opened, on_news=current.controller.wake)
+    listener.start()
     work = asyncio.create_task(_work(current), name="controller")
     try:
         yield
@@ -113,6 +115,7 @@ async def _lifespan(app: fastapi.FastAPI) -> AsyncGenerator[None]:
         work.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await work
+        await asyncio.to_thread(listener.stop)
         current.opened.close()
 
 

@@ -35,19 +35,23 @@ def refs_of(pool: tables.Pool) -> list[wire.VersionRef]:
     return [wire.VersionRef(model=model, version=version) for model, version in pool.versions]
 
 
-def save_config(session: Session, config: wire.GatewayConfig, *, now: datetime) -> None:
-    """Make ``config`` the newest; one that was in force before comes back to the top. Call under ``exclusive``."""
+def save_config(session: Session, config: wire.GatewayConfig, *, now: datetime) -> bool:
+    """Make ``config`` the newest, and say whether it was another. Call under ``exclusive``.
+
+    A configuration that was in force before comes back to the top.
+    """
     query = sa.select(tables.GatewayConfig.revision, tables.GatewayConfig.sequence)
     newest = session.execute(query.order_by(tables.GatewayConfig.sequence.desc()).limit(1)).first()
     if newest is not None and newest.revision == config.revision:
-        return
+        return False
     sequence = 1 if newest is None else newest.sequence + 1
     row = session.get(tables.GatewayConfig, config.revision)
     if row is not None:
         row.sequence = sequence
-        return
+        return True
     body = config.model_dump(mode="json")
     session.add(tables.GatewayConfig(revision=config.revision, sequence=sequence, body=body, created_at=now))
+    return True
 
 
 def config_bodies(session: Session, revisions: Iterable[str]) -> dict[str, wire.GatewayConfig]:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy.orm import Session
 
-from serving.db import engine, events, idempotency, published, reports, stages
+from serving.db import engine, events, idempotency, published, reports, signals, stages
 from serving.db import facts as reading
 from serving.domain import assignments, facts, rollouts, routing, wire
 from serving.rollout import board
@@ -58,6 +58,7 @@ class Reconciler:
             reading.note_reconciled(session, now=world.now, observing_since=world.observing_since)
             moved = [_advance(session, rollout, world) for rollout in world.rollouts]
             if any(moved):
+                signals.announce(session)
                 session.flush()
                 world = self._reader.read(session, now=world.now)
             return self._publish(session, world), any(moved)
@@ -86,7 +87,9 @@ class Reconciler:
             generation = published.save_assignment(session, pool, refs, now=world.now)
             by_pool[pool] = _assignment(pool, generation, refs, world)
         config = self._config_of(world, wanted)
-        published.save_config(session, config, now=world.now)
+        generations = {pool: assignment.generation for pool, assignment in by_pool.items()}
+        if published.save_config(session, config, now=world.now) or generations != world.generations:
+            signals.announce(session)
         return board.Snapshot(facts=world, assignments=by_pool, config=config)
 
     def _config_of(self, world: facts.Facts, wanted: set[wire.VersionRef]) -> wire.GatewayConfig:

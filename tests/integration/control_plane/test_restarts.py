@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from serving.db import engine, migrate, registry, reports, stages
 from serving.domain import facts, rollouts, strategies
 from serving.domain import stages as rules
-from serving.rollout import board, promotions, reconciler
+from serving.rollout import board, controller, promotions, reconciler
 from tests.support import control_plane, postgres, waiting, worlds
 
 pytestmark = pytest.mark.integration
@@ -112,6 +112,26 @@ def test_control_planes_that_start_at_once_migrate_once_and_work_together(databa
     finally:
         for process in both:
             process.close()
+
+
+def test_news_at_one_control_plane_ends_the_long_polls_of_another_at_once(
+    postgres_server: postgres.Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres_server.database()
+    monkeypatch.setattr(controller, "TICK_S", 30.0)
+    process = control_plane.Process(url, log=tmp_path / "log")
+    try:
+        process.start()
+        with control_plane.in_thread(url) as other, concurrent.futures.ThreadPoolExecutor(1) as waiter:
+            process.client.register(1).raise_for_status()
+            # The other is known to listen once it has heard something.
+            waiting.wait_until(lambda: other.config().models, timeout_s=10, what="news to reach the other")
+            generation = other.assignment().generation
+            poll = waiter.submit(other.assignment, generation=generation, wait_s=20)
+            process.client.promote(1).raise_for_status()
+            assert [entry.version for entry in poll.result(timeout=5).versions] == [1]
+    finally:
+        process.close()
 
 
 def test_database_that_goes_and_comes_back_costs_503s_and_nothing_else() -> None:
