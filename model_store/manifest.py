@@ -146,4 +146,5 @@ class Runtime(_Document):
     digest: Digest
     threads: int = Field(ge=1)
     device: Literal["cpu", "gpu"] = "cpu"
+    max_response_bytes: int = Serving().max_response_bytes
     golden: list[GoldenOutput] = []
