@@ -163,7 +163,7 @@ def properties(
         "async_logging": "false",
         "cpu_launcher_enable": "false",
         "ipex_enable": "false",
-        "decode_input_request": "false",
+        "decode_input_request": "true",
         "ts_open_inference_protocol": "false",
     }
     return "".join(f"{key}={value}\n" for key, value in values.items())
