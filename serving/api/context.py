@@ -97,4 +97,6 @@ def _key(
 Current = Annotated[Context, fastapi.Depends(_context)]
 Actor = Annotated[str, fastapi.Depends(_actor)]
 IdempotencyKey = Annotated[str | None, fastapi.Depends(_key)]
-Wait = Annotated[float, fastapi.Query(ge=0, description="seconds to wait for news; 0 answers at once")]
+Wait = Annotated[
+    float, fastapi.Query(ge=0, allow_inf_nan=False, description="seconds to wait for news; 0 answers at once")
+]

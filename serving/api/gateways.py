@@ -7,13 +7,13 @@ from typing import Annotated
 import fastapi
 from starlette.responses import Response
 
-from serving.api import paging, schemas
+from serving.api import paging, routes, schemas
 from serving.api.context import Current, Wait
 from serving.api.replicas import Name
 from serving.db import reports
 from serving.domain import errors, facts, wire
 
-router = fastapi.APIRouter(prefix="/v1", tags=["gateways"])
+router = fastapi.APIRouter(prefix="/v1", tags=["gateways"], route_class=routes.Route)
 
 
 @router.get(

@@ -11,10 +11,9 @@ from typing import Any
 
 import anyio.to_thread
 import fastapi
-from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from serving.api import context, problems
+from serving.api import context, problems, routes
 from serving.db import idempotency
 from serving.domain import errors
 
@@ -24,7 +23,7 @@ MAX_KEY_CHARS = 200
 _KEPT_HEADERS = ("content-type", "location")
 
 
-class Route(APIRoute):
+class Route(routes.Route):
     """Routes of the API's writes."""
 
     def get_route_handler(self) -> Callable[[fastapi.Request], Coroutine[Any, Any, Response]]:
@@ -34,6 +33,7 @@ class Route(APIRoute):
             key = request.headers.get("idempotency-key")
             if request.method != "POST" or not key or len(key) > MAX_KEY_CHARS:
                 return await handle(request)
+            request = routes.Request(request.scope, request.receive)
             fingerprint = hashlib.sha256(request.url.query.encode() + b"\0" + await request.body()).hexdigest()
             entry = _Entry(request.app.state.context, key=key, path=request.url.path)
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Annotated
 
@@ -148,6 +149,13 @@ def _check(model: str, manifest: Manifest) -> None:
             f"{SCHEMA_VERSION}; upgrade it first",
             kind="manifest-too-new",
         )
+    try:
+        json.dumps(manifest.model_dump(), allow_nan=False, default=str)
+    except ValueError as error:
+        raise errors.Invalid(
+            "the manifest has a number beyond what JSON can carry (as 1e999): replicas could not read it",
+            kind="number-out-of-range",
+        ) from error
 
 
 def _check_archive(current: Context, manifest: Manifest) -> None:

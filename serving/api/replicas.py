@@ -6,12 +6,12 @@ from typing import Annotated
 
 import fastapi
 
-from serving.api import paging, schemas
+from serving.api import paging, routes, schemas
 from serving.api.context import Current, Wait
 from serving.db import reports
 from serving.domain import errors, wire
 
-router = fastapi.APIRouter(prefix="/v1", tags=["replicas"])
+router = fastapi.APIRouter(prefix="/v1", tags=["replicas"], route_class=routes.Route)
 
 PART_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,198}[A-Za-z0-9])?$"
 """Names of replicas, pools and gateways: what a pod may be called, and a little more."""

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 from model_store import errors
 from tests.support import worlds
 
@@ -50,6 +52,13 @@ def test_manifest_with_an_unknown_field_is_refused_with_its_place(client) -> Non
     manifest["serving"]["batchsize"] = 4
     response = client.post("/v1/models/digits/versions", json={"manifest": manifest})
     assert response.json()["errors"][0]["pointer"] == "#/manifest/serving/batchsize"
+
+
+def test_number_that_json_cannot_carry_is_refused_before_a_replica_chokes_on_it(client) -> None:
+    manifest = worlds.manifest().model_dump(mode="json")
+    body = json.dumps({"manifest": manifest | {"metrics": {"loss": 12345.5}}}).replace("12345.5", "1e999")
+    response = client.post("/v1/models/digits/versions", content=body, headers={"content-type": "application/json"})
+    assert (response.status_code, response.json()["type"]) == (422, "urn:slipway:error:number-out-of-range")
 
 
 def test_changes_are_kept_with_who_made_them(client) -> None:

@@ -50,6 +50,14 @@ def test_body_that_is_not_json_is_a_400(client) -> None:
     assert (response.status_code, kind(response)) == (400, "malformed-json")
 
 
+@pytest.mark.parametrize("text", ["NaN", '"\\ud800"', "[" * 5000, "\xff"])
+def test_json_that_other_readers_would_refuse_is_refused_here(client, text: str) -> None:
+    content = b'{"name": "a", "description": ' + text.encode("latin-1") + b"}"
+    for method, path in (("POST", "/v1/models"), ("PUT", "/v1/replicas/r1")):
+        response = client.request(method, path, content=content, headers={"content-type": "application/json"})
+        assert (response.status_code, kind(response)) == (400, "malformed-json")
+
+
 def test_every_violation_of_a_body_has_its_pointer(client) -> None:
     response = client.post("/v1/models/digits/promotions", json={"version": "two", "to": "canary", "wat": 1})
     assert (response.status_code, kind(response)) == (422, "validation")
