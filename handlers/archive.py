@@ -65,7 +65,8 @@ def read(folder: Path) -> Archive:
         raise errors.LoadError(f"{CONFIG_FILE} is broken: {error}") from error
     if config.get("handler_api", 0) > HANDLER_API:
         raise errors.LoadError(
-            f"the archive asks for handler API {config['handler_api']}, this worker knows {HANDLER_API}; upgrade Slipway"
+            f"the archive asks for handler API {config['handler_api']}, this worker knows "
+            f"{HANDLER_API}; upgrade Slipway"
         )
     try:
         runtime: dict[str, Any] = json.loads((folder / RUNTIME_FILE).read_text(encoding="utf-8"))

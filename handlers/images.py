@@ -59,7 +59,7 @@ def _decode_jpeg(data: bytes, *, mode: Mode, at_least: int, max_pixels: int) -> 
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
     except ValueError:
         return None
-    _check_pixels(width, height, max_pixels)
+    _check_pixels(int(width), int(height), max_pixels)
     if colorspace not in ("YCbCr", "RGB", "Gray"):
         return None
     # libjpeg decodes a cut-off file to gray without a word; the end marker tells.
@@ -149,6 +149,6 @@ def _to_mode(image: Image.Image, mode: Mode) -> Image.Image:
 def _check_pixels(width: int, height: int, max_pixels: int) -> None:
     if width * height > max_pixels:
         raise errors.TooLarge(
-            f"the image has {width} × {height} = {width * height} pixels, the limit is {max_pixels}; send a smaller one",
+            f"the image has {width} × {height} = {width * height} pixels, the limit is {max_pixels}; send fewer",
             limit_pixels=max_pixels,
         )

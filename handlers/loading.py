@@ -95,7 +95,7 @@ def load_module(context: LoadContext, archive: Archive) -> torch.nn.Module:
     weights = state_dict(context.model_file) if context.model_file is not None else None
     builder = _builder(context, archive, weights)
     try:
-        module = builder()
+        module: Any = builder()
     except Exception as error:
         raise errors.LoadError(
             f"architecture {context.architecture} cannot be built: {type(error).__name__}: {error}"
@@ -167,9 +167,7 @@ def read_labels(path: Path) -> list[str]:
         ) from error
 
 
-def _builder(
-    context: LoadContext, archive: Archive, weights: dict[str, torch.Tensor] | None
-) -> Callable[[], torch.nn.Module]:
+def _builder(context: LoadContext, archive: Archive, weights: dict[str, torch.Tensor] | None) -> Callable[[], Any]:
     kind, _, name = (context.architecture or "").partition(":")
     arguments: dict[str, Any] = dict(context.options.get("architecture_args") or {})
     if kind == "torchvision":

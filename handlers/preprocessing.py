@@ -71,10 +71,10 @@ class Preprocessing:
             size=size,
             resize=_positive(options, "resize", cls.resize),
             crop=_positive(options, "crop", cls.crop),
-            interpolation=cast("Interpolation", interpolation),
+            interpolation=interpolation,
             mean=mean,
             std=std,
-            mode=cast("images.Mode", mode),
+            mode=mode,
             max_pixels=_positive(options, "max_pixels", cls.max_pixels) or images.MAX_PIXELS,
         )
 

@@ -50,7 +50,7 @@ def _replay_torchserve(folder: Path, described: archive.Archive) -> list[dict[st
 
     manifest = json.loads((folder / "MAR-INF" / "MANIFEST.json").read_text(encoding="utf-8"))
     metrics = SimpleNamespace(**{name: lambda *_, **__: None for name in ("add_time", "add_counter", "add_metric")})
-    context = Context(manifest["model"]["modelName"], str(folder), manifest, 1, None, "0.12.0", True, metrics, {})
+    context: Any = Context(manifest["model"]["modelName"], str(folder), manifest, 1, None, "0.12.0", True, metrics, {})
     worker = runtime.load(folder, context)
     answers: list[dict[str, Any]] = []
     for name, item in runtime.golden_items(described):

@@ -41,7 +41,7 @@ class TorchServeWorker:
                 f"{described.handler} has {len(classes)} classes with a handle method and no function handle(data, "
                 "context); write one class that extends handlers.base.Handler, or one TorchServe handler"
             )
-        instance = classes[0]()
+        instance: Any = classes[0]()
         instance.initialize(context)
         self._handle = instance.handle
 

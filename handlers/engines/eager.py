@@ -25,7 +25,7 @@ class Eager:
         """The tensor on the engine's device; the same one when it is there already."""
         return tensor.to(self._device, non_blocking=True)
 
-    def run(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
+    def run(self, *inputs: torch.Tensor, **named: Any) -> Any:
         """Call the module without recording gradients; returns what it returns."""
         if self._channels_last:
             inputs = tuple(

@@ -14,6 +14,10 @@ from handlers.engines import eager
 MAX_CHARACTERS = 100_000
 """Default limit of a text's length: tokenizing is linear, but a megabyte of it still holds up a batch."""
 
+# A progress bar for each load is noise in a worker's log.
+transformers.utils.logging.disable_progress_bar()
+transformers.utils.logging.set_verbosity_error()
+
 UNBOUNDED = 1_000_000
 """Tokenizers without a limit of their own report an absurd number; past this it is none."""
 
