@@ -20,7 +20,11 @@ Mode = Literal["RGB", "L"]
 MAX_PIXELS = 50_000_000
 """Default limit of width × height: a picture of 50 megapixels takes 150 MB as RGB."""
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "MPO")
+"""MPO is what some cameras write: a JPEG with further pictures behind it."""
+
+# Pillow registers the rarer formats only on demand.
+Image.init()
 
 _ORIENTATION = 0x0112
 """EXIF tag of the orientation (Exif 2.3, section 4.6.4)."""
@@ -111,7 +115,7 @@ def _turn(pixels: Any, orientation: int) -> Any:
 
 def _decode_with_pillow(data: bytes | bytearray, *, mode: Mode, max_pixels: int) -> Any:
     try:
-        image = Image.open(io.BytesIO(data), formats=(*FORMATS, "MPO"))
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError:
         raise errors.UnsupportedMedia(
             f"the {len(data)} bytes are no image that can be read here; formats: {', '.join(FORMATS)}"
