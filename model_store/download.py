@@ -19,7 +19,12 @@ from typing import Any
 
 from model_store import errors, faults, parts
 
-CHUNK_BYTES = 1024 * 1024
+CHUNK_BYTES = 256 * 1024
+"""Small enough to stay in a core's cache on its way from the socket to the file: 1 MiB costs a third more CPU."""
+
+RUN_BYTES = 32 * 1024 * 1024
+"""One request asks for this much where it can: a request costs some milliseconds of CPU on both sides."""
+
 WAKE_S = 0.2
 """Longest pause between two calls of the progress callback."""
 
@@ -57,7 +62,7 @@ def download(
     """Fetch ``key`` to ``destination`` and return the SHA-256 of what arrived.
 
     One caller per destination at a time (the cache holds a lock). ``destination`` appears only with all its bytes
-    and, if ``digest`` is given, with that digest. Memory: ``workers`` chunks of 1 MiB.
+    and, if ``digest`` is given, with that digest. Memory: a few chunks per worker.
 
     Raises:
         DigestMismatch: the bytes are not the registered ones, also when fetched again from the start.
@@ -99,7 +104,7 @@ class _Run:
         self._condition = threading.Condition()
         # Guarded by the condition:
         self._complete: set[int] = set()
-        self._pending: Iterator[int] = iter(())
+        self._pending: Iterator[range] = iter(())
         self._received = 0
         self._failure: Exception | None = None
         self._stop = threading.Event()
@@ -109,8 +114,8 @@ class _Run:
         with self._files(identity) as (file, journal):
             self.resumed = bool(self._complete)
             self._received = sum(self._plan.length(index) for index in self._complete)
-            self._pending = (index for index in range(self._plan.count) if index not in self._complete)
-            missing = self._plan.count - len(self._complete)
+            runs = _runs(self._plan, self._complete, workers=self._workers)
+            self._pending = iter(runs)
             faults.require_space(
                 self._destination.parent,
                 self._plan.size - self._received + RESERVE_BYTES,
@@ -118,7 +123,7 @@ class _Run:
             )
             threads = [
                 threading.Thread(target=self._work, args=(file.fileno(), journal), name=f"download-{n}", daemon=True)
-                for n in range(min(self._workers, missing))
+                for n in range(min(self._workers, len(runs)))
             ]
             for thread in threads:
                 thread.start()
@@ -177,25 +182,23 @@ class _Run:
         try:
             while not self._stop.is_set():
                 with self._condition:
-                    index = next(self._pending, None)
-                if index is None or not self._fetch(descriptor, index):
+                    run = next(self._pending, None)
+                if run is None or not self._fetch(descriptor, journal, run):
                     return
-                with self._condition:
-                    journal.write(f"{index}\n".encode())
-                    self._complete.add(index)
-                    self._condition.notify_all()
         except Exception as error:
             with self._condition:
                 self._failure = self._failure or error
                 self._condition.notify_all()
             self._stop.set()
 
-    def _fetch(self, descriptor: int, index: int) -> bool:
-        """Fetch one part; after a cut it goes on where the bytes ended. ``False``: told to stop.
+    def _fetch(self, descriptor: int, journal: io.FileIO, run: range) -> bool:
+        """Fetch parts that lie side by side; after a cut it goes on where the bytes ended. ``False``: told to stop.
 
         botocore has its own tries until an answer begins; these here are for bodies that break off.
         """
-        position, end = self._plan.span(index)
+        position, end = self._plan.span(run[0])[0], self._plan.span(run[-1])[1]
+        unfinished = iter(run)
+        current = next(unfinished)
         failures = 0
         while position < end:
             before = position
@@ -207,6 +210,13 @@ class _Run:
                         position += len(chunk)
                         with self._condition:
                             self._received += len(chunk)
+                            while position >= self._plan.span(current)[1]:
+                                journal.write(f"{current}\n".encode())
+                                self._complete.add(current)
+                                self._condition.notify_all()
+                                if position == end:
+                                    return True
+                                current = next(unfinished)
                         if self._stop.is_set():
                             return False
             except Exception as error:
@@ -226,6 +236,20 @@ class _Run:
                 " the object in the bucket is not the registered one: push the version again"
             )
         return answer["Body"]
+
+
+def _runs(plan: parts.Plan, complete: set[int], *, workers: int) -> list[range]:
+    """Missing parts as stretches of about :data:`RUN_BYTES`, shorter where the workers would go idle at the end."""
+    missing = [index for index in range(plan.count) if index not in complete]
+    longest = max(1, min(RUN_BYTES // plan.part_bytes, len(missing) // (2 * workers)))
+    runs: list[range] = []
+    for index in missing:
+        last = runs[-1] if runs else range(0)
+        if last and last.stop == index and len(last) < longest:
+            runs[-1] = range(last.start, index + 1)
+        else:
+            runs.append(range(index, index + 1))
+    return runs
 
 
 def _write(descriptor: int, chunk: bytes, position: int) -> None:

@@ -128,8 +128,9 @@ class Settings:
     def client(self) -> Any:
         """A boto3 S3 client of its own session (sessions are not thread-safe, clients are).
 
-        CRC checksums are left out unless an operation requires them: archives carry a SHA-256 that is checked from
-        end to end, and several S3-compatible stores refuse the newer checksum headers.
+        Bodies are neither signed nor given CRCs, unless an operation requires it: an archive carries a SHA-256 that
+        is checked from end to end, hashing every part a second time costs as much as sending it, and several
+        S3-compatible stores refuse the newer checksum headers.
         """
         config = botocore.config.Config(
             signature_version="s3v4",
@@ -140,7 +141,7 @@ class Settings:
             tcp_keepalive=True,
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
-            s3={"addressing_style": self.addressing},
+            s3={"addressing_style": self.addressing, "payload_signing_enabled": False},
         )
         session = boto3.session.Session(
             aws_access_key_id=self.access_key,
