@@ -20,8 +20,7 @@ Mode = Literal["RGB", "L"]
 MAX_PIXELS = 50_000_000
 """Default limit of width × height: a picture of 50 megapixels takes 150 MB as RGB."""
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "MPO")
-"""MPO is what some cameras write: a JPEG with further pictures behind it."""
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 # Pillow registers the rarer formats only on demand.
 Image.init()
@@ -86,7 +85,7 @@ def _exif_orientation(data: bytes) -> int:
     if b"Exif\x00\x00" not in data[: 1 << 16]:
         return 1
     try:
-        with Image.open(io.BytesIO(data), formats=("JPEG", "MPO")) as image:
+        with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
             return int(image.getexif().get(_ORIENTATION, 1))
     except Exception:  # a broken EXIF block does not spoil the picture
         return 1
