@@ -28,10 +28,9 @@ class Facts:
         """``version_info`` of the newest file taken in a scope; empty when there was none."""
         return self.values.get(f"{scope}.version_text", "").strip('"')
 
-    def refusals(self) -> dict[str, int]:
-        """Scope → how many updates were refused."""
-        ending = ".update_rejected"
-        return {name.removesuffix(ending): int(value) for name, value in self.values.items() if name.endswith(ending)}
+    def refusals(self, scope: str) -> int:
+        """How many files were refused in a scope since Envoy started."""
+        return int(self.values.get(f"{scope}.update_rejected", "0"))
 
     @property
     def warming(self) -> int:

@@ -33,8 +33,7 @@ def write(settings: Settings) -> Path:
 
 def options(settings: Settings) -> xds.Options:
     """What the mapping has to know of the settings."""
-    layout = files.Layout(root=settings.folder)
-    return xds.Options(eds_folder=layout.eds, max_request_bytes=settings.max_request_bytes)
+    return xds.Options(max_request_bytes=settings.max_request_bytes)
 
 
 def command(settings: Settings, *, envoy: str | None = None) -> list[str]:

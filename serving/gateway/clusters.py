@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from serving.domain import wire
@@ -28,22 +27,22 @@ def limit_bytes(version: wire.GatewayVersion, cap: int | None) -> int:
     return version.max_request_bytes if cap is None else min(version.max_request_bytes, cap)
 
 
-def cluster(
-    model: str, version: wire.GatewayVersion, protocol: names.Protocol, *, eds_folder: Path, cap: int | None
-) -> Resource:
-    """Envoy's ``Cluster``; its endpoints come from a file of their own, so that a replica that comes or goes leaves the
-    connections to the others alone."""
+def cluster(model: str, version: wire.GatewayVersion, protocol: names.Protocol, *, cap: int | None) -> Resource:
+    """Envoy's ``Cluster``, endpoints included; it has none while no replica is ready.
+
+    Endpoints by EDS would leave connections alone when a replica comes or goes, but from files Envoy takes an inotify
+    instance for every cluster, and a machine has 128 of them. Requests in flight outlive the change either way.
+    """
     name = names.cluster(model, version.version, protocol)
+    hosts = [
+        (endpoint.host, endpoint.rest_port if protocol == "rest" else endpoint.grpc_port)
+        for endpoint in version.endpoints
+    ]
     return {
         "@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster",
         "name": name,
-        "type": "EDS",
-        "eds_cluster_config": {
-            "eds_config": {
-                "resource_api_version": "V3",
-                "path_config_source": {"path": str(eds_folder / f"{name}.json")},
-            }
-        },
+        "type": "STATIC",
+        "load_assignment": _assignment(name, hosts),
         "connect_timeout": f"{CONNECT_TIMEOUT_S}s",
         "per_connection_buffer_limit_bytes": BUFFER_BYTES,
         "lb_policy": "LEAST_REQUEST",
@@ -81,24 +80,9 @@ def cluster(
     }
 
 
-def endpoints(model: str, version: wire.GatewayVersion, protocol: names.Protocol) -> Resource:
-    """Envoy's ``ClusterLoadAssignment``; empty while no replica is ready."""
-    addresses = [
-        (endpoint.host, endpoint.rest_port if protocol == "rest" else endpoint.grpc_port)
-        for endpoint in version.endpoints
-    ]
-    return {
-        "@type": "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
-        "cluster_name": names.cluster(model, version.version, protocol),
-        "endpoints": [
-            {
-                "lb_endpoints": [
-                    {"endpoint": {"address": {"socket_address": {"address": host, "port_value": port}}}}
-                    for host, port in addresses
-                ]
-            }
-        ],
-    }
+def has_endpoints(resource: Resource) -> bool:
+    """Whether a cluster can answer anything."""
+    return any(locality["lb_endpoints"] for locality in resource["load_assignment"]["endpoints"])
 
 
 def oip_adapter(port: int) -> Resource:
@@ -107,16 +91,7 @@ def oip_adapter(port: int) -> Resource:
         "name": names.OIP_ADAPTER,
         "type": "STATIC",
         "connect_timeout": f"{CONNECT_TIMEOUT_S}s",
-        "load_assignment": {
-            "cluster_name": names.OIP_ADAPTER,
-            "endpoints": [
-                {
-                    "lb_endpoints": [
-                        {"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": port}}}}
-                    ]
-                }
-            ],
-        },
+        "load_assignment": _assignment(names.OIP_ADAPTER, [("127.0.0.1", port)]),
         "circuit_breakers": {
             "thresholds": [
                 {"max_connections": MAX_CONNECTIONS, "max_pending_requests": MAX_REQUESTS, "max_requests": MAX_REQUESTS}
@@ -127,6 +102,13 @@ def oip_adapter(port: int) -> Resource:
         },
         "metadata": {"filter_metadata": {names.METADATA: {"what": "the Open Inference Protocol's gRPC adapter"}}},
     }
+
+
+def _assignment(name: str, hosts: list[tuple[str, int]]) -> Resource:
+    listed = [
+        {"endpoint": {"address": {"socket_address": {"address": host, "port_value": port}}}} for host, port in hosts
+    ]
+    return {"cluster_name": name, "endpoints": [{"lb_endpoints": listed}]}
 
 
 def _protocol(protocol: names.Protocol) -> Resource:

@@ -35,17 +35,10 @@ class Layout:
     def rds(self) -> Path:
         return self.root / "xds" / "rds.json"
 
-    @property
-    def eds(self) -> Path:
-        return self.root / "xds" / "eds"
-
-    def endpoints(self, cluster: str) -> Path:
-        return self.eds / f"{cluster}.json"
-
     def create(self) -> None:
         """Make the folders; the whole is private, as the admin's address stands in it."""
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.eds.mkdir(parents=True, exist_ok=True)
+        self.cds.parent.mkdir(exist_ok=True)
 
     def last_good(self) -> wire.GatewayConfig | None:
         """The last configuration that Envoy took; ``None`` when there never was one, or the file is damaged."""

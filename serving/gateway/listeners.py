@@ -64,8 +64,6 @@ def _manager(*, rds: Path, access_log: str | None) -> Resource:
         "codec_type": "AUTO",
         "server_name": names.SERVER,
         "use_remote_address": True,
-        # Nobody is trusted with Envoy's own request headers (retries, timeouts).
-        "internal_address_config": {"unix_sockets": False},
         "normalize_path": True,
         "merge_slashes": True,
         "path_with_escaped_slashes_action": "REJECT_REQUEST",

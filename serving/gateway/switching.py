@@ -2,7 +2,7 @@
 
 Files reach Envoy one by one, so their order is the whole safety:
 
-1. endpoints and clusters, the old ones kept: nothing refers to the new ones yet;
+1. the clusters, the old ones kept: nothing refers to the new ones yet;
 2. once Envoy has taken those and warmed them: the routes. From here on new requests follow the new configuration,
    and clusters may lose their last endpoint;
 3. clusters that no route names stay until their last request is answered, and a while longer: a request whose body
@@ -18,10 +18,10 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from serving.gateway import errors, files, xds
+from serving.gateway import clusters, errors, files, xds
 from serving.gateway.admin import CDS_STATS, RDS_STATS, Admin, Facts
 
 log = logging.getLogger(__name__)
@@ -75,17 +75,21 @@ class Switch:
         before = await self._admin.facts()
         known = self.current.clusters | self._retired
         removed = {name: value for name, value in known.items() if name not in target.clusters}
+        wanted = target.clusters | removed
+        emptied = {
+            name: known[name]
+            for name, resource in target.clusters.items()
+            if name in known and clusters.has_endpoints(known[name]) and not clusters.has_endpoints(resource)
+        }
         try:
-            emptied, others = self._changed_endpoints(target)
-            awaited = self._write_endpoints(others)
-            awaited |= self._write_clusters((target.clusters | removed).values())
-            await self._taken(awaited, before)
-            files.write(self._layout.rds, _routes(target))
-            await self._taken({RDS_STATS: target.revision}, before)
+            # The old routes may still send to a cluster that loses its last endpoint.
+            await self._taken(CDS_STATS, write_clusters(self._layout, wanted | emptied), before)
+            await self._taken(RDS_STATS, write_routes(self._layout, target), before)
             if emptied:
-                await self._taken(self._write_endpoints(emptied), before)
+                await self._taken(CDS_STATS, write_clusters(self._layout, wanted), before)
         except errors.GatewayError:
-            self._restore(target)
+            write_routes(self._layout, self.current)
+            write_clusters(self._layout, known)
             raise
         await asyncio.sleep(SETTLE_S)
         self._retired = removed
@@ -109,83 +113,41 @@ class Switch:
             return
         for name in gone:
             del self._retired[name], self._idle_since[name]
-        self._write_clusters((self.current.clusters | self._retired).values())
-        for name in gone:
-            self._layout.endpoints(name).unlink(missing_ok=True)
+        write_clusters(self._layout, self.current.clusters | self._retired)
         log.info("removed clusters that nothing uses any more", extra={"clusters": sorted(gone)})
 
-    def _changed_endpoints(self, target: xds.Snapshot) -> tuple[dict[str, Resource], dict[str, Resource]]:
-        """Clusters that lose their last endpoint, and all others that change.
-
-        The first wait for the routes: the old ones may still send there.
-        """
-        changed = {name: new for name, new in target.endpoints.items() if new != self.current.endpoints.get(name)}
-        emptied = {name: new for name, new in changed.items() if name in self.current.endpoints and not _hosts(new)}
-        return emptied, {name: new for name, new in changed.items() if name not in emptied}
-
-    def _write_endpoints(self, resources: dict[str, Resource]) -> dict[str, str]:
-        """Scope → version of what Envoy has to take."""
-        return {f"cluster.{name}": write_endpoints(self._layout, name, new) for name, new in resources.items()}
-
-    def _write_clusters(self, clusters: Iterable[Resource]) -> dict[str, str]:
-        return {CDS_STATS: write_clusters(self._layout, clusters)}
-
-    async def _taken(self, awaited: dict[str, str], before: Facts) -> None:
-        refused_before = before.refusals()
+    async def _taken(self, scope: str, version: str, before: Facts) -> None:
+        """Wait until Envoy says that it serves a file."""
         deadline = time.monotonic() + TAKE_UP_TIMEOUT_S
         while True:
             facts = await self._admin.facts()
-            missing = [scope for scope, version in awaited.items() if facts.version(scope) != version]
-            if not missing and facts.warming == 0:
+            if facts.version(scope) == version and facts.warming == 0:
                 return
-            refused = [scope for scope, count in facts.refusals().items() if count > refused_before.get(scope, 0)]
-            if refused:
-                said = await self._admin.refusal() or "it gives no reason here; see Envoy's log"
-                raise errors.ConfigurationRefused(f"Envoy refused {', '.join(refused)}: {said}")
+            if facts.refusals(scope) > before.refusals(scope):
+                said = await self._admin.refusal() or "it gives no reason here; see its log"
+                raise errors.ConfigurationRefused(f"Envoy refused the configuration: {said}")
             if time.monotonic() >= deadline:
                 raise errors.ConfigurationRefused(
-                    f"Envoy did not take up {', '.join(missing) or 'its clusters'} within {TAKE_UP_TIMEOUT_S:.0f} s"
+                    f"Envoy did not take up the configuration within {TAKE_UP_TIMEOUT_S:.0f} s (waited for {scope})"
                 )
             await asyncio.sleep(POLL_S)
-
-    def _restore(self, target: xds.Snapshot) -> None:
-        files.write(self._layout.rds, _routes(self.current))
-        self._write_clusters((self.current.clusters | self._retired).values())
-        for name in target.endpoints:
-            if name in self.current.endpoints:
-                write_endpoints(self._layout, name, self.current.endpoints[name])
-            elif name not in self._retired:
-                self._layout.endpoints(name).unlink(missing_ok=True)
 
 
 def write_all(layout: files.Layout, snapshot: xds.Snapshot) -> None:
     """Write a snapshot for an Envoy that is about to start."""
-    for name, resource in snapshot.endpoints.items():
-        write_endpoints(layout, name, resource)
-    write_clusters(layout, snapshot.clusters.values())
-    files.write(layout.rds, _routes(snapshot))
+    write_clusters(layout, snapshot.clusters)
+    write_routes(layout, snapshot)
 
 
-def write_endpoints(layout: files.Layout, name: str, resource: Resource) -> str:
-    version = _digest(resource)
-    files.write(layout.endpoints(name), files.discovery(version, [resource]))
-    return version
-
-
-def write_clusters(layout: files.Layout, clusters: Iterable[Resource]) -> str:
-    listed = sorted(clusters, key=lambda resource: str(resource["name"]))
-    version = _digest(listed)
+def write_clusters(layout: files.Layout, resources: dict[str, Resource]) -> str:
+    """Returns the version that Envoy says back."""
+    listed = [resources[name] for name in sorted(resources)]
+    version = hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()[:16]
     files.write(layout.cds, files.discovery(version, listed))
     return version
 
 
-def _routes(snapshot: xds.Snapshot) -> Resource:
-    return files.discovery(snapshot.revision, [snapshot.routes])
-
-
-def _hosts(assignment: Resource) -> list[Any]:
-    return [host for locality in assignment["endpoints"] for host in locality["lb_endpoints"]]
-
-
-def _digest(document: Any) -> str:
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
+def write_routes(layout: files.Layout, snapshot: xds.Snapshot) -> str:
+    """Returns the version that Envoy says back."""
+    files.write(layout.rds, files.discovery(snapshot.revision, [snapshot.routes]))
+    return snapshot.revision

@@ -7,7 +7,6 @@ Envoy at once instead of leaving a gateway that listens nowhere.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from serving.domain import wire
@@ -25,7 +24,6 @@ DEFAULT_LIMIT_BYTES = 64 * 1024 * 1024
 class Options:
     """What the mapping needs to know about the gateway itself."""
 
-    eds_folder: Path
     max_request_bytes: int | None = None
 
 
@@ -35,24 +33,21 @@ class Snapshot:
 
     revision: str
     clusters: dict[str, Resource] = field(default_factory=dict[str, Resource])
-    endpoints: dict[str, Resource] = field(default_factory=dict[str, Resource])
     routes: Resource
 
 
 def snapshot(config: wire.GatewayConfig, options: Options) -> Snapshot:
     """The resources that serve a configuration."""
-    made: dict[str, Resource] = {}
-    assigned: dict[str, Resource] = {}
-    for model in config.models:
-        for version in model.versions:
-            for protocol in names.PROTOCOLS:
-                name = names.cluster(model.model, version.version, protocol)
-                made[name] = clusters.cluster(
-                    model.model, version, protocol, eds_folder=options.eds_folder, cap=options.max_request_bytes
-                )
-                assigned[name] = clusters.endpoints(model.model, version, protocol)
+    made = [
+        clusters.cluster(model.model, version, protocol, cap=options.max_request_bytes)
+        for model in config.models
+        for version in model.versions
+        for protocol in names.PROTOCOLS
+    ]
     return Snapshot(
-        revision=config.revision, clusters=made, endpoints=assigned, routes=_routes(_all_routes(config, options))
+        revision=config.revision,
+        clusters={resource["name"]: resource for resource in made},
+        routes=_routes(_all_routes(config, options)),
     )
 
 
