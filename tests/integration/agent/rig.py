@@ -59,7 +59,7 @@ class Publisher:
             secret_key=environment["AWS_SECRET_ACCESS_KEY"],
         )
         self._client = where.client()
-        self._store = Store(where)
+        self.store = Store(where)
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -92,7 +92,7 @@ class Publisher:
                 created_at=datetime(2026, 1, 1, tzinfo=UTC), created_by="test", host="test", slipway="0"
             ),
         )
-        self._store.publish(path, document)
+        self.store.publish(path, document)
         return document
 
     def tamper(self, document: manifests.Manifest) -> None:
