@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from model_store.errors import ModelStoreError
-from serving.agent import events, instructions, replay, watching
+from serving.agent import events, instructions, replay, threads, watching
 from serving.agent.copies import Copies
 from serving.agent.machine import Machine
 from serving.agent.settings import Settings
@@ -24,6 +24,7 @@ from serving.torchserve import client, config, errors, installation, launch, por
 log = logging.getLogger(__name__)
 
 TICK_S = 0.25
+PULLS_AT_ONCE = 2
 TERMINATE_S = 15.0
 """How long Java may take to end after SIGTERM; then its whole session is killed."""
 POLL_GONE_S = 0.1
@@ -63,6 +64,7 @@ class Executor:
         self._watches: dict[int, asyncio.Task[None]] = {}
         # One at a time in a version's folder, in the order in which the machine asked.
         self._folders: defaultdict[Path, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._pulls = asyncio.Semaphore(PULLS_AT_ONCE)
         self._told = 0
         self._swept = False
         self.handled_at = time.monotonic()
@@ -192,8 +194,8 @@ class Executor:
 
     async def _pull(self, wanted: instructions.Pull) -> None:
         try:
-            async with self._folder(wanted):
-                await asyncio.to_thread(self._copies.prepare, wanted.version)
+            async with self._folder(wanted), self._pulls:
+                await threads.run_abandonable(lambda: self._copies.prepare(wanted.version), name=f"pull-{wanted.ref}")
         except Exception as error:
             transient = isinstance(error, ModelStoreError) and error.transient
             if not isinstance(error, ModelStoreError | OSError):
