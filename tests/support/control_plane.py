@@ -66,12 +66,22 @@ class Client(httpx.Client):
     def rollout(self, identifier: str) -> dict[str, Any]:
         return self.get(f"/v1/rollouts/{identifier}").raise_for_status().json()
 
-    def wait_for(self, identifier: str, *states: str, timeout_s: float = 10) -> dict[str, Any]:
+    def wait_for(self, identifier: str, *states: str, timeout_s: float = 20) -> dict[str, Any]:
         def reached() -> dict[str, Any] | None:
             found = self.rollout(identifier)
             return found if found["state"] in states else None
 
         return waiting.wait_until(reached, timeout_s=timeout_s, what=f"rollout {identifier} to be {states}")
+
+    def finish_as_gateway(self, identifier: str) -> dict[str, Any]:
+        """Play only a gateway until the rollout is done."""
+
+        def done() -> dict[str, Any] | None:
+            self.obey_as_gateway()
+            found = self.rollout(identifier)
+            return found if found["state"] == "done" else None
+
+        return waiting.wait_until(done, timeout_s=20, what=f"rollout {identifier} to be done")
 
     def complete(self, identifier: str) -> dict[str, Any]:
         """Play one replica and one gateway until the rollout is done."""
@@ -82,7 +92,7 @@ class Client(httpx.Client):
             found = self.rollout(identifier)
             return found if found["state"] == "done" else None
 
-        return waiting.wait_until(done, timeout_s=15, what=f"rollout {identifier} to be done")
+        return waiting.wait_until(done, timeout_s=30, what=f"rollout {identifier} to be done")
 
 
 @contextlib.contextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import subprocess
 import tempfile
 import uuid
 import warnings
@@ -22,6 +24,10 @@ class Postgres:
 
         self._folder = Path(tempfile.mkdtemp(prefix="slipway-pg-"))
         self._server: Any = pgserver.get_server(self._folder, cleanup_mode="stop")
+        with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
+            # What tests kill are processes, never the machine.
+            connection.execute("ALTER SYSTEM SET fsync = off")
+            connection.execute("SELECT pg_reload_conf()")
 
     def database(self) -> str:
         """The URL of a new, empty database."""
@@ -38,6 +44,8 @@ class Postgres:
         self._server.ensure_postgres_running()
 
     def close(self) -> None:
+        with contextlib.suppress(subprocess.CalledProcessError):  # it is stopped already
+            self._pg_ctl("stop", "-m", "immediate")
         self._server.cleanup()
         shutil.rmtree(self._folder, ignore_errors=True)
 
