@@ -20,8 +20,9 @@ function envoy_on_response(handle)
   if not length or length > MAX_BODY_BYTES or (length > 0 and not is_json) then return end
 
   -- Exactly the shape that TorchServe itself writes; a user's own handler may write any other.
-  local body = length > 0 and handle:body() or nil
-  local text = body and body:getBytes(0, body:length()) or ""
+  local body = handle:body(true)
+  local text = length > 0 and body:getBytes(0, body:length()) or ""
+  headers = handle:headers()
   local message = string.match(text, '^{%s*"code":%s*%d+,%s*"type":%s*"%a+",%s*"message":%s*"(.*)"%s*}%s*$')
   if length > 0 and not message then return end
 
@@ -45,7 +46,7 @@ function envoy_on_response(handle)
   local problem = string.format(
     '{"type":"urn:slipway:error:%s","status":%d,"title":"%s","detail":%s,"model":"%s","version":%d%s}',
     kind, status, title, quoted, model, version, extra)
-  local written = handle:body(true):setBytes(problem)
+  local written = body:setBytes(problem)
   headers:replace("content-length", tostring(written))
   headers:replace("content-type", "application/problem+json")
 end
