@@ -24,11 +24,10 @@ def main() -> int:
     side, action, file, digest, bucket = sys.argv[1:]
     where = settings.Settings.from_env().at(f"s3://{bucket}")
     work = (_ours if side == "ours" else _bare)(action, Path(file), digest, where)
-    before = _memory("VmRSS")
-    started = time.perf_counter()
+    started, worked = time.perf_counter(), time.process_time()
     work()
-    seconds = time.perf_counter() - started
-    print(json.dumps({"seconds": seconds, "peak_bytes": _memory("VmHWM"), "idle_bytes": before}))
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - worked
+    print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_bytes": _memory("VmHWM")}))
     return 0
 
 
