@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import time
 
 import httpx
@@ -203,3 +204,22 @@ def _answers_ready(agent: AgentProcess) -> bool:
         return agent.get("/readyz").status_code == 200
     except httpx.TransportError:
         return False
+
+
+def test_an_agent_that_is_killed_at_any_moment_ends_with_one_process_that_answers(
+    agent: AgentProcess, control_plane: ControlPlane, publisher: Publisher
+) -> None:
+    control_plane.assign({("echo", 1): publisher.publish(expected={"sum": 6})})
+    for uptime_s in (0.8, 1.0, 1.3, 2.0, 3.0):
+        agent.start()
+        with pytest.raises(subprocess.TimeoutExpired):
+            agent.wait(timeout_s=uptime_s)
+        agent.kill()
+
+    reports = len(control_plane.reports)
+    agent.start()
+    waiting.wait_until(lambda: len(control_plane.reports) > reports, timeout_s=60, what="the last agent's report")
+    server = control_plane.wait("echo", 1, ServerState.READY, timeout_s=120)
+
+    assert [process.pid for process in agent.java()] == [server.pid]
+    assert predict(server, b"\x04\x05").json() == {"sum": 9}
