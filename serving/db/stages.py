@@ -82,9 +82,16 @@ def rollout(session: Session, identifier: str) -> rollouts.Rollout:
     return _rollout(row)
 
 
-def rollout_of_request(session: Session, request_key: str) -> rollouts.Rollout | None:
+def rollout_of_request(session: Session, request_key: str, *, since: datetime) -> rollouts.Rollout | None:
+    """The rollout that was started under a key, which is free again for those older than ``since``."""
     row = session.scalars(sa.select(tables.Rollout).where(tables.Rollout.request_key == request_key)).one_or_none()
-    return None if row is None else _rollout(row)
+    if row is None:
+        return None
+    if row.created_at < since:
+        row.request_key = None
+        session.flush()
+        return None
+    return _rollout(row)
 
 
 def active(session: Session, model: str | None = None, name: stages.Name | None = None) -> list[rollouts.Rollout]:

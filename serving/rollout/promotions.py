@@ -7,7 +7,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from serving.db import engine, events, registry, stages
+from serving.db import engine, events, idempotency, registry, stages
 from serving.domain import errors, ids, rollouts, strategies
 from serving.domain import stages as rules
 from serving.rollout import reconciler
@@ -39,7 +39,7 @@ def promote(
     """
     with database.exclusive() as session:
         registry.version(session, request.model, version)
-        if (known := _known(session, request, rollouts.Kind.PROMOTION, version)) is not None:
+        if (known := _known(session, request, rollouts.Kind.PROMOTION, version, now)) is not None:
             return known
         running = _running(session, request)
         if running is not None:
@@ -63,7 +63,7 @@ def roll_back(database: engine.Database, request: Request, *, now: datetime) -> 
     """
     with database.exclusive() as session:
         registry.model(session, request.model)
-        if (known := _known(session, request, rollouts.Kind.ROLLBACK, None)) is not None:
+        if (known := _known(session, request, rollouts.Kind.ROLLBACK, None, now)) is not None:
             return known
         running = _running(session, request)
         if running is not None:
@@ -96,9 +96,13 @@ def abort(database: engine.Database, identifier: str, *, actor: str, reason: str
         return step.rollout
 
 
-def _known(session: Session, request: Request, kind: rollouts.Kind, version: int | None) -> rollouts.Rollout | None:
+def _known(
+    session: Session, request: Request, kind: rollouts.Kind, version: int | None, now: datetime
+) -> rollouts.Rollout | None:
     """The rollout that an earlier request with the same key started."""
-    known = stages.rollout_of_request(session, request.key) if request.key else None
+    if request.key is None:
+        return None
+    known = stages.rollout_of_request(session, request.key, since=now - idempotency.RETENTION)
     if known is None:
         return None
     if (known.kind, known.stage) != (kind, request.stage) or version not in (None, known.to_version):

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from serving.db import engine, migrate, published, registry, reports, stages, tables
-from serving.domain import facts, routing, strategies, wire
+from serving.domain import errors, facts, routing, strategies, wire
 from serving.domain import stages as rules
 from serving.rollout import board, promotions, reconciler
 from tests.support import worlds
@@ -82,6 +82,26 @@ def test_replaced_version_is_let_go_when_its_window_closes_and_the_generation_sa
     site.pass_time(2)
     assert site.held() == [2]
     assert site.reconciler.run().assignment("cpu").generation == before + 1
+
+
+def test_idempotency_key_finds_its_rollout_for_a_day_and_is_free_again_then(site: Site) -> None:
+    for version in (1, 2, 1, 2):
+        site.promote(version)
+    asked = promotions.Request(model="digits", stage=rules.Name.PRODUCTION, actor="ada", reason="", key="k")
+
+    def roll_back() -> str:
+        return promotions.roll_back(site.database, asked, now=site.now).id
+
+    first = roll_back()
+    for _ in range(3):
+        site.report()
+    assert roll_back() == first
+    other = promotions.Request(model="digits", stage=rules.Name.STAGING, actor="ada", reason="", key="k")
+    with pytest.raises(errors.Invalid, match=first):
+        promotions.roll_back(site.database, other, now=site.now)
+    site.promote(2)
+    site.now += timedelta(hours=25)
+    assert roll_back() != first
 
 
 def test_generation_moves_only_with_the_assignment(site: Site) -> None:
