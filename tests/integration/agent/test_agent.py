@@ -223,3 +223,26 @@ def test_an_agent_that_is_killed_at_any_moment_ends_with_one_process_that_answer
 
     assert [process.pid for process in agent.java()] == [server.pid]
     assert predict(server, b"\x04\x05").json() == {"sum": 9}
+
+
+def test_every_worker_is_waited_for(agent: AgentProcess, control_plane: ControlPlane, publisher: Publisher) -> None:
+    control_plane.assign({("echo", 1): publisher.publish(expected={"sum": 6}, workers=2)})
+    agent.start()
+    server = control_plane.wait("echo", 1, ServerState.READY)
+    assert server.workers == 2
+    assert 'slipway_server_workers_ready{model="echo",pool="cpu",version="1"} 2.0' in agent.get("/metrics").text
+
+
+def test_two_versions_are_held_side_by_side_and_answer_as_themselves(
+    agent: AgentProcess, control_plane: ControlPlane, publisher: Publisher
+) -> None:
+    doubled = ECHO.replace('"sum": sum(', '"sum": 2 * sum(')
+    first, second = publisher.publish(expected={"sum": 6}), publisher.publish(handler=doubled, expected={"sum": 12})
+    control_plane.assign({("echo", 1): first, ("echo", 2): second})
+    agent.start()
+    old = control_plane.wait("echo", 1, ServerState.READY)
+    new = control_plane.wait("echo", 2, ServerState.READY)
+    assert (predict(old, b"\x02").json(), predict(new, b"\x02").json()) == ({"sum": 2}, {"sum": 4})
+    text = agent.get("/metrics").text
+    assert text.count("# TYPE ts_inference_requests_total counter") == 1
+    assert all(f'ts_inference_requests_total{{model="echo",version="{n}",pool="cpu"}}' in text for n in (1, 2))
