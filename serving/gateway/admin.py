@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import httpx
 
@@ -78,14 +77,6 @@ class Admin:
         lines = (line.partition(": ") for line in answer.text.splitlines())
         return Facts(values={name: value for name, _, value in lines})
 
-    async def refusal(self) -> str:
-        """Envoy's own words for what it refused last, as far as it tells; may be empty.
-
-        Raises EnvoyUnreachable.
-        """
-        answer = await self._get("/config_dump", include_eds="")
-        return "; ".join(dict.fromkeys(_error_details(answer.json())))
-
     async def requests(self) -> int:
         """Requests in flight on the listener.
 
@@ -123,18 +114,3 @@ class Admin:
             (await self._client.post(path)).raise_for_status()
         except httpx.HTTPError as error:
             raise errors.EnvoyUnreachable(f"Envoy's admin interface does not answer {path}: {error!r}") from error
-
-
-def _error_details(document: Any) -> list[str]:
-    """``details`` of every ``error_state`` in a configuration dump."""
-    found: list[str] = []
-    if isinstance(document, dict):
-        state = document.get("error_state")  # pyright: ignore[reportUnknownVariableType]
-        if isinstance(state, dict) and state.get("details"):
-            found.append(str(state["details"]))
-        for value in document.values():
-            found += _error_details(value)
-    elif isinstance(document, list):
-        for value in document:
-            found += _error_details(value)
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Any
 
 from serving.domain import wire
@@ -41,7 +42,8 @@ def cluster(model: str, version: wire.GatewayVersion, protocol: names.Protocol, 
     return {
         "@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster",
         "name": name,
-        "type": "STATIC",
+        # Replicas report an address, as a rule; one that reports a name is looked up.
+        "type": "STATIC" if all(_is_address(host) for host, _ in hosts) else "STRICT_DNS",
         "load_assignment": _assignment(name, hosts),
         "connect_timeout": f"{CONNECT_TIMEOUT_S}s",
         "per_connection_buffer_limit_bytes": BUFFER_BYTES,
@@ -102,6 +104,14 @@ def oip_adapter(port: int) -> Resource:
         },
         "metadata": {"filter_metadata": {names.METADATA: {"what": "the Open Inference Protocol's gRPC adapter"}}},
     }
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _assignment(name: str, hosts: list[tuple[str, int]]) -> Resource:

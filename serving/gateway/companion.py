@@ -19,10 +19,10 @@ import pydantic
 
 from serving import logs
 from serving.domain import wire
-from serving.gateway import admin, bootstrap, errors, files, oip, switching, xds
+from serving.gateway import admin, bootstrap, errors, explaining, files, oip, switching, xds
 from serving.gateway.settings import Settings
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("serving.gateway.companion")
 
 LONG_POLL_S = 20
 REQUEST_TIMEOUT_S = 10.0
@@ -127,8 +127,10 @@ class Companion:
             await self._switch.apply(self._snapshot(desired))
         except errors.ConfigurationRefused as error:
             self._refused = desired.revision
-            log.error("a configuration was refused", extra={"revision": desired.revision, "error": str(error)})
-            return str(error)
+            reason = await explaining.explain(self._settings, self._snapshot(desired))
+            problem = f"{error}: {reason or 'its log may say why'}"
+            log.error("a configuration was refused", extra={"revision": desired.revision, "error": problem})
+            return problem
         await asyncio.to_thread(self._layout.remember, desired)
         self._applied, self._refused = desired, None
         log.info(

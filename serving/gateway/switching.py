@@ -124,8 +124,7 @@ class Switch:
             if facts.version(scope) == version and facts.warming == 0:
                 return
             if facts.refusals(scope) > before.refusals(scope):
-                said = await self._admin.refusal() or "it gives no reason here; see its log"
-                raise errors.ConfigurationRefused(f"Envoy refused the configuration: {said}")
+                raise errors.ConfigurationRefused("Envoy refused the configuration")
             if time.monotonic() >= deadline:
                 raise errors.ConfigurationRefused(
                     f"Envoy did not take up the configuration within {TAKE_UP_TIMEOUT_S:.0f} s (waited for {scope})"
