@@ -173,6 +173,7 @@ def runtime(plan: Plan) -> manifest.Runtime:
         digest=plan.manifest.digest,
         threads=plan.fitted.threads,
         device="gpu" if plan.device == "gpu" else "cpu",
+        max_response_bytes=plan.manifest.serving.max_response_bytes,
         golden=plan.manifest.golden,
     )
 
