@@ -20,14 +20,19 @@ def pools(session: Session) -> list[tables.Pool]:
 
 
 def save_assignment(session: Session, pool: str, refs: Sequence[wire.VersionRef], *, now: datetime) -> int:
-    """Store what the pool is to hold; returns its generation, larger if that is news. Call under ``exclusive``."""
+    """Store what the pool is to hold; returns its generation, larger if that is news. Call under ``exclusive``.
+
+    Generations are at least the seconds since 1970: after a database was restored or made anew, none is ever given
+    twice, and agents notice that theirs is of another life.
+    """
+    fresh = int(now.timestamp())
     wanted = [[ref.model, ref.version] for ref in refs]
     row = session.get(tables.Pool, pool)
     if row is None:
-        row = tables.Pool(name=pool, generation=1, versions=wanted, changed_at=now)
+        row = tables.Pool(name=pool, generation=fresh, versions=wanted, changed_at=now)
         session.add(row)
     elif row.versions != wanted:
-        row.generation, row.versions, row.changed_at = row.generation + 1, wanted, now
+        row.generation, row.versions, row.changed_at = max(row.generation + 1, fresh), wanted, now
     return row.generation
 
 
