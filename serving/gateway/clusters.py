@@ -44,6 +44,7 @@ def cluster(model: str, version: wire.GatewayVersion, protocol: names.Protocol, 
         "name": name,
         # Replicas report an address, as a rule; one that reports a name is looked up.
         "type": "STATIC" if all(_is_address(host) for host, _ in hosts) else "STRICT_DNS",
+        "dns_lookup_family": "V4_PREFERRED",
         "load_assignment": _assignment(name, hosts),
         "connect_timeout": f"{CONNECT_TIMEOUT_S}s",
         "per_connection_buffer_limit_bytes": BUFFER_BYTES,

@@ -50,8 +50,10 @@ def _static(document: dict[str, Any], snapshot: xds.Snapshot) -> dict[str, Any]:
 
 
 def _reason(output: str) -> str:
-    """The last complaint, without the configuration that Envoy repeats around it."""
-    lines = [line for line in output.splitlines() if line.strip()]
-    complaints = [line for line in lines if "error" in line.lower() or "malformed" in line.lower()] or lines[-1:]
-    text = complaints[0] if complaints else ""
+    """The complaint, without the configuration that Envoy repeats around it."""
+    constraint = re.search(r"Proto constraint validation failed \((.*)\)", output)
+    if constraint:
+        return constraint[1][:MAX_CHARACTERS]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    text = next((line for line in lines if "error" in line.lower() or "malformed" in line.lower()), "".join(lines[-1:]))
     return re.sub(r"^error initializing configuration '[^']*': ", "", text)[:MAX_CHARACTERS]
