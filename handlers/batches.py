@@ -18,6 +18,9 @@ logger = logging.getLogger(__name__)
 JSON = "application/json"
 PROBLEM = "application/problem+json"
 
+# A handler that calls sys.exit() must not take the batch with it.
+_RAISED = (Exception, SystemExit)
+
 Send = Callable[[int, bytes, str], None]
 """``send(request, data, content_type)``: one piece of a streamed answer."""
 
@@ -36,7 +39,8 @@ class Response:
     headers: dict[str, str] = field(default_factory=dict[str, str])
 
 
-@dataclass(kw_only=True)
+# Compared by identity: two clients may send the very same item.
+@dataclass(kw_only=True, eq=False)
 class _Request:
     item: items.Item
     rows: list[items.Item] = field(default_factory=list[items.Item])
@@ -46,10 +50,11 @@ class _Request:
     streamed: bool = False
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class _Row:
     request: _Request
     item: items.Item
+    wants_stream: bool = False
     decoded: Any = None
     output: Any = None
     error: BaseException | None = None
@@ -67,12 +72,14 @@ class Batcher:
         model: name written into Open Inference Protocol answers.
         version: likewise.
         max_response_bytes: an answer over this becomes an error; sent on, it would kill the worker.
+        batch_size: rows that are inferred together at most; one request may hold many more.
     """
 
     handler: Handler
     model: str
     version: int
     max_response_bytes: int
+    batch_size: int = 64
 
     def answer(self, batch: Sequence[items.Item], *, send: Send | None = None) -> list[Response]:
         """Answer every request of a batch.
@@ -91,16 +98,16 @@ class Batcher:
         for row in rows:
             try:
                 row.decoded = self.handler.decode(row.item)
-            except Exception as error:
+            except _RAISED as error:
                 row.error = _noted(error, "decode")
         decoded = [row for row in rows if not row.failed]
-        if decoded:
-            self._infer(decoded, requests, send)
+        for start in range(0, len(decoded), self.batch_size):
+            self._infer(decoded[start : start + self.batch_size], requests, send)
         for row in rows:
             if not row.failed:
                 try:
                     row.output = self.handler.encode(row.output, row.item)
-                except Exception as error:
+                except _RAISED as error:
                     row.error = _noted(error, "encode")
         return [self._response(request, [row for row in rows if row.request is request]) for request in requests]
 
@@ -113,61 +120,60 @@ class Batcher:
                 several = items.instances(request.item)
                 request.several = several is not None
                 request.rows = several if several is not None else [request.item]
-        except Exception as error:
+        except _RAISED as error:
             request.error = _noted(error, "read")
-        return [_Row(request=request, item=item) for item in request.rows]
+        return [
+            _Row(request=request, item=item, wants_stream=self._wants_stream(request, item)) for item in request.rows
+        ]
 
     def _infer(self, rows: list[_Row], requests: list[_Request], send: Send | None) -> None:
-        streamed = [row for row in rows if send is not None and self._wants_stream(row)]
-        if streamed and send is not None:
-            self._infer_streaming(rows, streamed, requests, send)
-            return
-        error = self._infer_together(rows)
+        error = self._infer_together(rows, requests, send)
         if error is None:
             return
-        if len(rows) == 1:
-            rows[0].error = error
-            return
-        # One bad item must not spoil the batch: alone, each shows whether it is the one.
+        # One bad item must not spoil the batch: alone, each shows whether it is the one. A stream that has begun
+        # cannot begin anew.
         for row in rows:
-            row.error = self._infer_together([row])
+            again = len(rows) > 1 and not row.request.streamed
+            row.error = self._infer_together([row], requests, send) if again else error
 
-    def _infer_together(self, rows: list[_Row]) -> BaseException | None:
+    def _infer_together(self, rows: list[_Row], requests: list[_Request], send: Send | None) -> BaseException | None:
+        def emit(index: int, piece: Any) -> None:
+            row = rows[index]
+            if row.wants_stream and send is not None:
+                data, content_type = _piece(piece, row.request.item)
+                row.request.streamed = True
+                send(requests.index(row.request), data, content_type)
+
+        batch = [row.decoded for row in rows]
         try:
-            outputs = self.handler.infer([row.decoded for row in rows])
-        except Exception as error:
+            if send is not None and any(row.wants_stream for row in rows):
+                outputs = self.handler.infer_streaming(batch, emit)
+            else:
+                outputs = self.handler.infer(batch)
+        except _RAISED as error:
             return _noted(error, "infer")
         return _assign(rows, outputs)
 
-    def _infer_streaming(self, rows: list[_Row], streamed: list[_Row], requests: list[_Request], send: Send) -> None:
-        def emit(index: int, piece: Any) -> None:
-            row = rows[index]
-            if row in streamed:
-                row.request.streamed = True
-                data, content_type = _piece(piece, row.request.item)
-                send(requests.index(row.request), data, content_type)
-
-        try:
-            error = _assign(rows, self.handler.infer_streaming([row.decoded for row in rows], emit))
-        except Exception as raised:
-            error = _noted(raised, "infer")
-        if error is not None:
-            for row in rows:
-                row.error = error
-
-    def _wants_stream(self, row: _Row) -> bool:
-        wanted = row.item.option("stream")
-        alone = row.request.infer is None and not row.request.several
-        return self.handler.streams and alone and wanted in (True, 1, "true", "True", "1")
+    def _wants_stream(self, request: _Request, item: items.Item) -> bool:
+        if not self.handler.streams or request.infer is not None or request.several:
+            return False
+        if not item.headers and "stream" not in item.parts:
+            # Pieces to a unary gRPC call break its worker for good, and TorchServe does not tell which call it is.
+            # The gateway lets the input "stream" pass with StreamPredictions only; it does not read bodies.
+            return False
+        return item.option("stream") in (True, 1, "true", "True", "1")
 
     def _response(self, request: _Request, rows: list[_Row]) -> Response:
-        error = request.error or next((row.error for row in rows if row.error is not None), None)
+        failed = next((index for index, row in enumerate(rows) if row.failed), None)
+        error = request.error if failed is None else rows[failed].error
         if error is None:
             try:
                 return self._finished(request, [row.output for row in rows])
-            except Exception as raised:
+            except _RAISED as raised:
                 error = _noted(raised, "answer")
-        status, body = errors.body(error)
+        # Of several items in one request the first that failed is told.
+        extras = {"item": failed} if failed is not None and len(rows) > 1 else {}
+        status, body = errors.body(error, **extras, model=self.model, version=self.version)
         if request.streamed:
             return _last_piece(body, request.item)
         return Response(body=body, status=status, content_type=PROBLEM)
@@ -185,11 +191,7 @@ class Batcher:
         else:
             body, content_type = _encoded(outputs[0])
         if len(body) > self.max_response_bytes:
-            raise errors.OutputTooLarge(
-                f"the answer has {len(body)} bytes, the limit is {self.max_response_bytes}; ask for less, or raise "
-                "serving.max_response_bytes in model.yaml",
-                limit_bytes=self.max_response_bytes,
-            )
+            raise errors.OutputTooLarge.over(len(body), self.max_response_bytes)
         if request.streamed:
             return _last_piece(body, request.item)
         return Response(body=body, content_type=content_type, headers=headers)

@@ -67,6 +67,15 @@ class OutputTooLarge(HandlerError):
     kind = "output-too-large"
     title = "The answer is over the response limit"
 
+    @classmethod
+    def over(cls, size: int, limit: int) -> OutputTooLarge:
+        """The error of an answer of ``size`` bytes."""
+        return cls(
+            f"the answer has {size} bytes, the limit is {limit}; ask for less, or raise serving.max_response_bytes in "
+            "model.yaml",
+            limit_bytes=limit,
+        )
+
 
 class BadOutput(HandlerError):
     """The handler's answer cannot be sent: the model's author must change it."""
@@ -91,16 +100,19 @@ def document(kind: str, status: int, title: str, detail: str, extras: dict[str, 
     return orjson.dumps(members, default=lambda value: printable(str(value)))
 
 
-def body(error: BaseException) -> tuple[int, bytes]:
+def body(error: BaseException, **extras: Any) -> tuple[int, bytes]:
     """Status and problem document of an exception.
+
+    Args:
+        extras: further members, after the error's own.
 
     Returns:
         The HTTP status, and the document's bytes.
     """
     if isinstance(error, HandlerError):
-        return error.status, document(error.kind, error.status, error.title, error.detail, error.extras)
+        return error.status, document(error.kind, error.status, error.title, error.detail, error.extras | extras)
     detail = f"{type(error).__name__}: {error}"
-    return 500, document("handler", 500, "The handler raised an exception", detail, {})
+    return 500, document("handler", 500, "The handler raised an exception", detail, extras)
 
 
 def printable(text: str) -> str:

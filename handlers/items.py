@@ -20,6 +20,9 @@ from handlers import errors
 BODY_PARTS = ("body", "data")
 """Names under which TorchServe brings a REST body (``body``) and clients send theirs over gRPC (``data``)."""
 
+MAX_ROWS = 1024
+"""Items in one request; more belong into several."""
+
 Value = bytes | bytearray | str | dict[str, Any] | list[Any] | int | float | bool | None
 """A part's value: TorchServe has already parsed JSON and decoded ``text/*`` where it could."""
 
@@ -62,6 +65,7 @@ class Item:
                     return _base64(inner["b64"])
                 if isinstance(inner, str):
                     return _base64(inner)
+        self._require_body()
         raise errors.InvalidInput(
             f"the body is JSON of type {_kind(self.value)}; send the bytes themselves, or base64 as "
             '{"b64": "…"} or {"image": "…"}'
@@ -85,6 +89,7 @@ class Item:
             inner = value.get("text", value.get("data"))
             if isinstance(inner, str):
                 return inner
+        self._require_body()
         raise errors.InvalidInput(
             f'the body is JSON of type {_kind(value)}; send text, a JSON string, or {{"text": "…"}}'
         )
@@ -127,6 +132,14 @@ class Item:
             raise errors.InvalidInput(f"the body is JSON of type {_kind(parsed)}; send an object")
         return {**named, **parsed}
 
+    def _require_body(self) -> None:
+        if self.value is None and "body" not in self.parts:
+            known = ", ".join(sorted(self.parts)) or "none"
+            raise errors.InvalidInput(
+                "there is no body; send the input as the body with its content-type (curl --data-binary @FILE "
+                f'-H "content-type: …"), or as a form part or gRPC input named "data" (parts that came: {known})'
+            )
+
     def option(self, name: str) -> Any:
         """A request's own setting: a part of that name, or a member of a JSON object body."""
         if name in self.parts and name not in BODY_PARTS:
@@ -151,7 +164,8 @@ def of_request(parts: Mapping[str, Value], headers: Mapping[str, Any]) -> Item:
     content_type = (declared or plain.get("content-type") or "").split(";")[0].strip().lower()
     value = parts[name] if name is not None else None
     # Over gRPC no part has a type; JSON is told by its first byte.
-    if not content_type and isinstance(value, (bytes, bytearray)) and bytes(value[:1]) in (b"{", b"["):
+    looks_like_json = not content_type and isinstance(value, (bytes, bytearray)) and bytes(value[:1]) in (b"{", b"[")
+    if isinstance(value, (bytes, bytearray)) and (looks_like_json or content_type == "application/json"):
         with contextlib.suppress(orjson.JSONDecodeError):
             value, content_type = orjson.loads(value), "application/json"
     return Item(value=value, parts=parts, headers=plain, content_type=content_type)
@@ -162,8 +176,8 @@ def instances(item: Item) -> list[Item] | None:
     if not isinstance(item.value, dict) or set(item.value) != {"instances"}:
         return None
     rows: Any = item.value["instances"]
-    if not isinstance(rows, list) or not rows:
-        raise errors.InvalidInput('"instances" must be a list with at least one item')
+    if not isinstance(rows, list) or not 1 <= len(rows) <= MAX_ROWS:
+        raise errors.InvalidInput(f'"instances" must be a list of 1 to {MAX_ROWS} items', limit_rows=MAX_ROWS)
     return [Item(value=row, parts=item.parts, headers=item.headers, content_type="application/json") for row in rows]
 
 

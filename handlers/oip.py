@@ -24,9 +24,6 @@ PROTOCOL_HEADER = "slipway-protocol"
 PROTOCOL = "oip-v2"
 LENGTH_HEADER = "inference-header-content-length"
 
-MAX_ROWS = 1024
-"""Rows in one request; more belong into several."""
-
 DATATYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype("bool"),
     **{f"UINT{bits}": np.dtype(f"<u{bits // 8}") for bits in (8, 16, 32, 64)},
@@ -77,8 +74,10 @@ def parse(item: items.Item) -> Request:
     if len(set(counts.values())) != 1:
         raise errors.InvalidInput(f"the inputs have different numbers of rows: {counts}")
     count = next(iter(counts.values()))
-    if not 1 <= count <= MAX_ROWS:
-        raise errors.InvalidInput(f"the inputs have {count} rows; send 1 to {MAX_ROWS}", limit_rows=MAX_ROWS)
+    if not 1 <= count <= items.MAX_ROWS:
+        raise errors.InvalidInput(
+            f"the inputs have {count} rows; send 1 to {items.MAX_ROWS}", limit_rows=items.MAX_ROWS
+        )
     parameters = _mapping(document.get("parameters"), "parameters")
     request_id = document.get("id")
     return Request(

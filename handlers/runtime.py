@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import http
 import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 
-from handlers import archive, batches, errors, items, loading, output
+from handlers import archive, batches, errors, items, loading, output, torchserve_adapter
 from handlers.base import Handler, LoadContext
 
 logger = logging.getLogger(__name__)
 
 STREAM_HEADER = "ts_stream_next"
 """TorchServe's own mark on an answer: ``true`` when pieces follow, ``false`` on the last one."""
+
+MIN_ROWS_TOGETHER = 8
+"""Rows of one request that are inferred together, where TorchServe's own batches are smaller."""
 
 EXIT_CUDA = 75
 """Exit status of a worker whose CUDA context is lost; TorchServe starts another."""
@@ -46,7 +50,12 @@ def entry(file: str) -> Callable[[Data | None, Any], list[Any] | None]:
         if worker is None:
             output.bound()
             worker = load(_folder(file, context), context)
-        return None if data is None else worker.handle(data, context)
+        if data is None:
+            return None
+        try:
+            return worker.handle(data, context)
+        except batches.FatalError as error:
+            _give_up(error, len(data), context)
 
     return handle
 
@@ -63,12 +72,16 @@ def load(folder: Path, context: Any) -> Worker:
         torch.set_num_threads(described.threads)
     handler = loading.native_handler(described)
     if not isinstance(handler, Handler):
-        from handlers.torchserve_adapter import TorchServeWorker
-
-        return TorchServeWorker(handler, described, context)
+        function = described.handler.removeprefix("file:").partition(":")[2]
+        adapted = torchserve_adapter.TorchServeWorker(handler, described, context, function=function)
+        adapted.warm_up(
+            [(name, dict(item.parts), _headers_of(item)) for name, item in golden_items(described)], context
+        )
+        return adapted
     handler.load(load_context(described, device=_device(context)))
-    worker = NativeWorker(handler, described)
-    worker.warm_up(batch_size=int((context.system_properties if context else {}).get("batch_size") or 1))
+    batch_size = int((context.system_properties if context else {}).get("batch_size") or 1)
+    worker = NativeWorker(handler, described, batch_size=batch_size)
+    worker.warm_up(batch_size=batch_size)
     return worker
 
 
@@ -89,13 +102,15 @@ def load_context(described: archive.Archive, *, device: str) -> LoadContext:
 class NativeWorker:
     """A handler of ours, between TorchServe's lists and :class:`handlers.batches.Batcher`."""
 
-    def __init__(self, handler: Handler, described: archive.Archive) -> None:
+    def __init__(self, handler: Handler, described: archive.Archive, *, batch_size: int = 1) -> None:
         self._archive = described
         self._batcher = batches.Batcher(
             handler=handler,
             model=described.model,
             version=described.version,
             max_response_bytes=described.max_response_bytes,
+            # TorchServe's batches are never cut; a request that holds many items is.
+            batch_size=max(batch_size, MIN_ROWS_TOGETHER),
         )
 
     def warm_up(self, *, batch_size: int) -> None:
@@ -118,14 +133,9 @@ class NativeWorker:
 
     def handle(self, data: Data, context: Any) -> list[Any]:
         batch = [items.of_request(parts, context.get_all_request_header(index)) for index, parts in enumerate(data)]
-        try:
-            responses = self._batcher.answer(batch, send=_sender(batch, context))
-        except batches.FatalError:
-            logger.critical("the CUDA context is lost; this worker ends and another takes over", exc_info=True)
-            logging.shutdown()
-            os._exit(EXIT_CUDA)
+        responses = self._batcher.answer(batch, send=_sender(context))
         for index, response in enumerate(responses):
-            _describe(context, index, response, over_grpc=not batch[index].headers)
+            _describe(context, index, response)
         return [response.body for response in responses]
 
 
@@ -156,19 +166,20 @@ def _as_torchserve_would(value: bytes, content_type: str) -> Any:
         return value
 
 
-def _describe(context: Any, index: int, response: batches.Response, *, over_grpc: bool) -> None:
+def _describe(context: Any, index: int, response: batches.Response) -> None:
+    over_grpc = not any(isinstance(value, str) for value in context.get_all_request_header(index).values())
     context.set_response_content_type(index, response.content_type)
     for name, value in response.headers.items():
         context.set_response_header(index, name, value)
     if response.status != 200:
-        context.set_response_status(response.status, "", index)
+        context.set_response_status(response.status, http.HTTPStatus(response.status).phrase, index)
     # StreamPredictions ends only at this mark, also when nothing was streamed; unary calls ignore it. A REST answer
     # must not carry it unless pieces of it went out before: TorchServe would send a body without a head.
     if over_grpc or response.content_type == "text/event-stream":
         context.set_response_header(index, STREAM_HEADER, "false")
 
 
-def _sender(batch: list[items.Item], context: Any) -> batches.Send:
+def _sender(context: Any) -> batches.Send:
     """Sends pieces of streamed answers; an answer's last piece is what ``handle`` returns for it."""
 
     def send(index: int, data: bytes, content_type: str) -> None:
@@ -180,6 +191,26 @@ def _sender(batch: list[items.Item], context: Any) -> batches.Send:
         send_intermediate_predict_response({index: data}, ids, "Intermediate", 200, context)
 
     return send
+
+
+def _headers_of(item: items.Item) -> dict[str, Any]:
+    return {"content-type": item.content_type, "body": {"content-type": item.content_type}}
+
+
+def _give_up(error: batches.FatalError, count: int, context: Any) -> NoReturn:
+    """Answer the batch with 503 and end the process: TorchServe starts another with a context that works."""
+    from ts.protocol.otf_message_handler import create_predict_response  # pyright: ignore
+
+    logger.critical("the CUDA context is lost; this worker ends and another takes over", exc_info=error)
+    try:
+        body = errors.document("worker-lost", 503, "The worker lost its GPU", f"{error}; try again", {})
+        for index in range(count):
+            _describe(context, index, batches.Response(body=body, status=503, content_type=batches.PROBLEM))
+        answers = create_predict_response([body] * count, context.request_ids, "Worker lost", 200, context=context)
+        context.cl_socket.sendall(answers)
+    finally:
+        logging.shutdown()
+        os._exit(EXIT_CUDA)
 
 
 def _folder(file: str, context: Any) -> Path:
