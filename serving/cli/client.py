@@ -32,10 +32,10 @@ class ControlPlane:
         *,
         actor: str = "",
         transport: httpx.BaseTransport | None = None,
-        retry_for_s: float = RETRY_FOR_S,
+        retry_for_s: float | None = None,
     ) -> None:
         self.url = url
-        self._retry_for_s = retry_for_s
+        self._retry_for_s = RETRY_FOR_S if retry_for_s is None else retry_for_s
         self._http = httpx.Client(
             base_url=url,
             timeout=TIMEOUT_S,

@@ -47,6 +47,7 @@ class _Screen:
     def __init__(self, home: Home, status: output.Status, examples: Sequence[Path]) -> None:
         self._home = home
         self._status = status
+        self._progress = Progress(status)
         self._examples = examples
         self._is_up = False
         self._closed = threading.Event()
@@ -61,7 +62,7 @@ class _Screen:
         elif self._is_up and message.part is not None:
             trouble(self._status, message)
         else:
-            show(self._status, message)
+            self._progress.tell(message)
 
     def close(self) -> None:
         self._closed.set()
@@ -77,14 +78,24 @@ class _Screen:
             self._status.update("running; Ctrl-C stops it")
 
 
-def show(status: output.Status, message: Message) -> None:
-    """Progress of a start."""
-    if message.part is not None and message.part.state in (PartState.RESTARTING, PartState.CRASH_LOOPING):
-        status.note(f"{message.part.name}: {message.part.error}")
-    elif message.part is not None and message.part.state in (PartState.STARTING, PartState.READY, PartState.STOPPING):
-        status.update(f"{message.part.name}: {message.part.state}")
-    elif message.kind == "waiting":
-        status.update(message.text)
+class Progress:
+    """Tells of a start what is news."""
+
+    def __init__(self, status: output.Status) -> None:
+        self._status = status
+        self._states: dict[str, PartState] = {}
+
+    def tell(self, message: Message) -> None:
+        part = message.part
+        if message.kind == "waiting":
+            self._status.update(message.text)
+        if part is None or self._states.get(part.name) is part.state:
+            return
+        self._states[part.name] = part.state
+        if part.state in (PartState.RESTARTING, PartState.CRASH_LOOPING):
+            self._status.note(f"{part.name}: {part.error}")
+        elif part.state is not PartState.STOPPED:
+            self._status.update(f"{part.name} is {part.state}")
 
 
 def trouble(status: output.Status, message: Message) -> None:

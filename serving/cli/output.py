@@ -16,6 +16,11 @@ from rich.table import Table
 
 from model_store.parts import Progress as Callback
 
+PROSE = ("DESCRIPTION", "METRICS", "ERROR", "WHY", "")
+"""Columns that are folded where the terminal is narrow; the others stay whole, to be copied."""
+
+PIPE_WIDTH = 200
+
 
 class Output(StrEnum):
     TABLE = "table"
@@ -52,10 +57,13 @@ def note(text: str) -> None:
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     made = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        made.add_column(column, overflow="fold")
+        made.add_column(column, overflow="fold", no_wrap=column not in PROSE)
     for row in rows:
         made.add_row(*("-" if cell is None or cell == "" else str(cell) for cell in row))
-    Console(highlight=False, markup=False).print(made)
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, markup=False, width=PIPE_WIDTH)
+    console.print(made)
 
 
 @contextmanager

@@ -61,7 +61,7 @@ def up(
         foreground.run(wishes, examples=examples)
         return
     with output.status("starting") as status:
-        message = background.start(wishes, tell=lambda news: foreground.show(status, news))
+        message = background.start(wishes, tell=foreground.Progress(status).tell)
     if message.kind == "degraded":
         raise errors.Unavailable(foreground.degraded(wishes.home, message))
     stack = message.stack

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 
-from serving.domain import wire
+from serving.domain import stages, wire
 from serving.local import errors
 from serving.local.home import Stack
 
@@ -63,39 +63,52 @@ async def look(client: httpx.AsyncClient, stack: Stack) -> Missing | None:
 
 
 async def _look(client: httpx.AsyncClient, stack: Stack) -> Missing | None:
-    ready = await client.get(f"{stack.agent}/readyz")
-    report = wire.ReplicaReport.model_validate_json((await client.get(f"{stack.agent}/v1/servers")).content)
-    if ready.status_code != 200:
-        return _not_loaded(ready.json(), report)
     answer = await client.get(f"{stack.control_plane}/v1/gateway/config")
     answer.raise_for_status()
     config = wire.GatewayConfig.model_validate_json(answer.content)
-    if (lacking := unrouted(report, config)) is not None:
+    answer = await client.get(f"{stack.agent}/v1/servers")
+    answer.raise_for_status()
+    report = wire.ReplicaReport.model_validate_json(answer.content)
+    if (missing := unready(config, report)) is not None:
+        return missing
+    if (lacking := unrouted(config, report)) is not None:
         return Missing(what=f"the control plane does not route {lacking} yet")
     gateways = await client.get(f"{stack.control_plane}/v1/gateways")
     gateways.raise_for_status()
     if not any(_serves(gateway, config.revision, stack) for gateway in gateways.json()["items"]):
         return Missing(what="the gateway does not serve the newest configuration yet")
-    for model in promoted(config):
+    for model in in_production(config):
         answer = await client.get(f"{stack.gateway}/v2/models/{model}/ready")
         if answer.status_code != 200:
             return Missing(what=f"the gateway does not answer for {model} yet")
     return None
 
 
-def _not_loaded(ready: dict[str, Any], report: wire.ReplicaReport) -> Missing:
-    if ready.get("assigned") is None:
-        return Missing(what="the agent has no assignment yet")
-    waiting = [server for server in report.servers if server.state is not wire.ServerState.READY]
-    failed = [server for server in waiting if server.state is wire.ServerState.FAILED]
-    if failed and len(failed) == len(waiting):
+def unready(config: wire.GatewayConfig, report: wire.ReplicaReport) -> Missing | None:
+    """What the replica has not ready of all that some stage serves.
+
+    A version that only waits to be rolled back to may come later.
+    """
+    servers = {server.ref: server for server in report.servers}
+    waiting: list[str] = []
+    failed: list[wire.ServerReport] = []
+    for ref in served(config):
+        server = servers.get(ref)
+        if server is None:
+            waiting.append(f"{ref} is not begun")
+        elif server.state is wire.ServerState.FAILED:
+            failed.append(server)
+        elif server.state is not wire.ServerState.READY:
+            waiting.append(f"{ref} is {server.state}")
+    if waiting:
+        return Missing(what=", ".join(waiting))
+    if failed:
         return Missing(what=f"{failed[0].ref} cannot be loaded: {failed[0].error}", final=True)
-    states = ", ".join(f"{server.ref} is {server.state}" for server in waiting)
-    return Missing(what=states or "the agent has not begun to load what is assigned")
+    return None
 
 
-def unrouted(report: wire.ReplicaReport, config: wire.GatewayConfig) -> wire.VersionRef | None:
-    """A version that the replica has ready and that the configuration does not send there, or sends elsewhere."""
+def unrouted(config: wire.GatewayConfig, report: wire.ReplicaReport) -> wire.VersionRef | None:
+    """A version that the configuration still sends to where the replica had it before."""
     routed = {
         (model.model, version.version, endpoint.rest_port)
         for model in config.models
@@ -103,21 +116,31 @@ def unrouted(report: wire.ReplicaReport, config: wire.GatewayConfig) -> wire.Ver
         for endpoint in version.endpoints
         if endpoint.replica == report.replica
     }
+    wanted = served(config)
     for server in report.servers:
-        known = any(model.model == server.model for model in config.models)
-        is_routed = (server.model, server.version, server.rest_port) in routed
-        if known and server.state is wire.ServerState.READY and not is_routed:
+        if server.ref in wanted and (server.model, server.version, server.rest_port) not in routed:
             return server.ref
     return None
 
 
-def promoted(config: wire.GatewayConfig) -> list[str]:
-    """Models that have a version in production."""
+def served(config: wire.GatewayConfig) -> set[wire.VersionRef]:
+    """Every version that some stage sends requests to."""
+    return {
+        wire.VersionRef(model=model.model, version=weighted.version)
+        for model in config.models
+        for stage in model.stages
+        for weighted in stage.weights
+        if weighted.weight
+    }
+
+
+def in_production(config: wire.GatewayConfig) -> list[str]:
+    """Models that answer without a stage being named."""
     return [
         model.model
         for model in config.models
         for stage in model.stages
-        if stage.stage == "production" and stage.weights
+        if stage.stage == stages.Name.PRODUCTION and stage.weights
     ]
 
 

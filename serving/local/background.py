@@ -18,6 +18,7 @@ SUPERVISOR_LOG = "supervisor"
 STOP_TIMEOUT_S = 150.0
 """The sum of the bounds on draining and on each part's end, and some more."""
 
+KILL_S = 5.0
 POLL_S = 0.1
 TAIL_LINES = 5
 
@@ -95,10 +96,14 @@ def stop(home: Home, *, timeout_s: float = STOP_TIMEOUT_S) -> list[str]:
     while known.supervisor.process() is not None:
         if time.monotonic() >= deadline:
             process.kill()
-            process.wait(POLL_S * 50)
+            process.wait(KILL_S)
             break
         time.sleep(POLL_S)
-    return leftovers.stop_all(home)
+    try:
+        with home.lock():
+            return leftovers.stop_all(home)
+    except errors.AlreadyRunning:
+        return []  # somebody has started the next stack already: what runs now is not ours to stop
 
 
 def running(home: Home) -> Stack:

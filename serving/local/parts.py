@@ -61,10 +61,10 @@ class Options:
     """What every part starts from."""
 
 
-def private_ports(options: Options) -> list[str]:
-    """Names of the ports that a stack needs beside the two that people know."""
-    store = [seaweed.port_name(name) for name in seaweed.PORTS] if options.with_store else []
-    return [AGENT_PORT, ADMIN_PORT, OIP_PORT, *store]
+def private_ports(options: Options) -> dict[str, int]:
+    """What :func:`serving.local.ports.choose` is to find beside the two ports that people know."""
+    ours = {AGENT_PORT: 0, ADMIN_PORT: 0, OIP_PORT: 0}
+    return ours | seaweed.private_ports() if options.with_store else ours
 
 
 def build(home: Home, stack: Stack, options: Options) -> list[Part]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from serving.local import errors
 
@@ -19,12 +19,12 @@ PRIVATE_RANGE = (30_001, 32_700)
 
 
 def choose(
-    private: Iterable[str], *, asked: Mapping[str, int | None], kept: Mapping[str, int], chance: random.Random
+    private: Mapping[str, int], *, asked: Mapping[str, int | None], kept: Mapping[str, int], chance: random.Random
 ) -> dict[str, int]:
     """Decide every port of a stack.
 
     Args:
-        private: names of the ports that nobody needs to know.
+        private: the ports that nobody needs to know: name → distance of another port that must be free as well, or 0.
         asked: ports of :data:`DEFAULTS` that a person named.
         kept: ports of the stack's last run; used again where they are free.
 
@@ -43,9 +43,9 @@ def choose(
             )
         ports[name] = port
     candidates = iter(chance.sample(range(*PRIVATE_RANGE), PRIVATE_RANGE[1] - PRIVATE_RANGE[0]))
-    for name in private:
+    for name, distance in private.items():
         port = kept.get(name)
-        while port is None or port in ports.values() or not is_free(port):
+        while port is None or port in ports.values() or not (is_free(port) and is_free(port + distance)):
             port = next(candidates, None)
             if port is None:
                 raise errors.PortTaken(f"no port from {PRIVATE_RANGE[0]} to {PRIVATE_RANGE[1]} of {LOOPBACK} is free")

