@@ -22,8 +22,23 @@ MAX_PIXELS = 50_000_000
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
+_SIGNATURES = (
+    b"\x89PNG",
+    b"RIFF",
+    b"GIF8",
+    b"II*\x00",
+    b"MM\x00*",
+    b"\xff\xd8\xff\xe0",
+    b"\xff\xd8\xff\xe1",
+    b"\xff\xd8\xff\xdb",
+)
+"""First four bytes of the formats that are read here."""
+
 # Pillow registers the rarer formats only on demand.
 Image.init()
+
+_START_OF_SCAN = 0xDA
+"""JPEG marker, behind which the picture's data begin (ITU-T T.81, table B.1)."""
 
 _ORIENTATION = 0x0112
 """EXIF tag of the orientation (Exif 2.3, section 4.6.4)."""
@@ -66,7 +81,7 @@ def _decode_jpeg(data: bytes, *, mode: Mode, at_least: int, max_pixels: int) -> 
     if colorspace not in ("YCbCr", "RGB", "Gray"):
         return None
     # libjpeg decodes a cut-off file to gray without a word; the end marker tells.
-    if b"\xff\xd9" not in data[-4096:]:
+    if not _is_whole(data):
         raise errors.InvalidInput("the JPEG is cut off: its end marker is missing; send the whole file")
     try:
         pixels = simplejpeg.decode_jpeg(
@@ -78,6 +93,23 @@ def _decode_jpeg(data: bytes, *, mode: Mode, at_least: int, max_pixels: int) -> 
         pixels = pixels[:, :, 0]
     orientation = _exif_orientation(data)
     return np.ascontiguousarray(_turn(pixels, orientation)) if orientation != 1 else pixels
+
+
+def _is_whole(data: bytes) -> bool:
+    """Whether a JPEG's end marker stands behind its picture; phones append whole films behind that.
+
+    The segments before the picture are stepped over: a thumbnail in one of them has an end marker of its own.
+    """
+    at = 2
+    while at + 4 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xFF:  # a fill byte
+            at += 1
+        elif marker == _START_OF_SCAN:
+            return data.find(b"\xff\xd9", at) != -1
+        else:
+            at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return False
 
 
 def _exif_orientation(data: bytes) -> int:
@@ -116,12 +148,18 @@ def _decode_with_pillow(data: bytes | bytearray, *, mode: Mode, max_pixels: int)
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError:
+        if bytes(data[:4]) in _SIGNATURES:
+            raise errors.InvalidInput(
+                f"the image is corrupt or cut off: its {len(data)} bytes begin like an image file and do not go on "
+                "like one; send the whole file"
+            ) from None
         raise errors.UnsupportedMedia(
             f"the {len(data)} bytes are no image that can be read here; formats: {', '.join(FORMATS)}"
         ) from None
     except Image.DecompressionBombError:
+        # Pillow's own bound lies above any sensible limit of ours.
         raise errors.TooLarge(
-            f"the image has more than the limit of {max_pixels} pixels; send a smaller one", limit_pixels=max_pixels
+            f"the image has more pixels than the limit of {max_pixels}; send a smaller one", limit_pixels=max_pixels
         ) from None
     except Exception as error:
         raise errors.InvalidInput(f"the image cannot be opened: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import inspect
 import json
@@ -138,13 +139,17 @@ def state_dict(path: Path) -> dict[str, torch.Tensor]:
     return {name.removeprefix("module."): tensor for name, tensor in loaded.items()}
 
 
-def class_count(weights: dict[str, torch.Tensor]) -> int | None:
-    """Number of classes of a classifier: the rows of its last 2-D weight (or 1×1 convolution)."""
-    for name in reversed(weights):
-        tensor = weights[name]
-        if name.endswith("weight") and (tensor.ndim == 2 or (tensor.ndim == 4 and tensor.shape[2:] == (1, 1))):
-            return int(tensor.shape[0])
-    return None
+def class_count(builder: Callable[..., torch.nn.Module], weights: dict[str, torch.Tensor]) -> int | None:
+    """Number of classes that weights were trained for.
+
+    The head is the parameter that changes when ``num_classes`` does: names and their order differ between networks
+    (and files). Nothing is allocated for it.
+    """
+    with torch.device("meta"):
+        two, three = (dict(builder(num_classes=count).named_parameters()) for count in (2, 3))
+    heads = [name for name, tensor in two.items() if tensor.shape != three[name].shape and name in weights]
+    # Auxiliary heads have as many classes as the last, which is the one that counts.
+    return int(weights[heads[-1]].shape[0]) if heads else None
 
 
 def read_labels(path: Path) -> list[str]:
@@ -175,13 +180,14 @@ def _builder(context: LoadContext, archive: Archive, weights: dict[str, torch.Te
 
         if name not in torchvision.models.list_models(module=torchvision.models):
             raise errors.LoadError(f"torchvision has no classification builder {name!r}")
-        classes = class_count(weights) if weights is not None else None
-        if classes is not None:
-            arguments.setdefault("num_classes", classes)
         if name in ("googlenet", "inception_v3"):
             arguments.setdefault("init_weights", False)
             arguments.setdefault("aux_logits", any(key.startswith(("aux", "AuxLogits")) for key in weights or ()))
-        return lambda: torchvision.models.get_model(name, weights=None, **arguments)
+        build = functools.partial(torchvision.models.get_model, name, weights=None, **arguments)
+        if weights is None or "num_classes" in arguments:
+            return build
+        classes = class_count(build, weights)
+        return build if classes is None else functools.partial(build, num_classes=classes)
     module, call = module_of(archive, context.architecture or "", what="architecture")
     factory = getattr(module, call, None)
     if not callable(factory):

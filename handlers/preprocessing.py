@@ -17,6 +17,9 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 Source: as published with torchvision's weights.
 """
 
+MAX_ASPECT = 16
+"""Beyond this, the ends of the longer side are cut before resizing."""
+
 Interpolation = Literal["bilinear", "bicubic", "nearest"]
 
 
@@ -112,6 +115,7 @@ class Preprocessing:
         if self.size is not None:
             return self._resized(image, self.size)
         if self.resize is not None:
+            image = self._without_ends(image)
             height, width = image.shape[1:]
             short = min(height, width)
             scaled = (
@@ -120,7 +124,7 @@ class Preprocessing:
                 else (max(1, int(self.resize * height / short)), self.resize)
             )
             image = self._resized(image, scaled)
-        return image if self.crop is None else _centered(image, self.crop)
+        return image if self.crop is None else _centered(image, (self.crop, self.crop))
 
     def normalize(self, batch: torch.Tensor) -> torch.Tensor:
         """Scale to 0 … 1 and standardize.
@@ -136,6 +140,19 @@ class Preprocessing:
         floats = batch.to(dtype=torch.float32, memory_format=torch.channels_last)
         return floats.sub_(mean).mul_(scale)
 
+    def _without_ends(self, image: torch.Tensor) -> torch.Tensor:
+        """Cut what cropping would cut anyway: a picture of 20,000 × 1 would be scaled to five million × 256."""
+        height, width = image.shape[1:]
+        kept = MAX_ASPECT * min(height, width)
+        if max(height, width) <= kept:
+            return image
+        if self.crop is None or self.resize is None or self.crop > self.resize * MAX_ASPECT // 2:
+            raise errors.InvalidInput(
+                f"the image is {width} × {height} pixels; its longer side may be {MAX_ASPECT} times its shorter",
+                limit_aspect=MAX_ASPECT,
+            )
+        return _centered(image, (min(height, kept), min(width, kept)))
+
     def _resized(self, image: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
         if tuple(image.shape[1:]) == size:
             return image
@@ -150,16 +167,17 @@ class Preprocessing:
         )[0]
 
 
-def _centered(image: torch.Tensor, side: int) -> torch.Tensor:
+def _centered(image: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
     height, width = image.shape[1:]
-    if height < side or width < side:
-        vertical, horizontal = max(0, side - height), max(0, side - width)
+    tall, wide = size
+    if height < tall or width < wide:
+        vertical, horizontal = max(0, tall - height), max(0, wide - width)
         image = functional.pad(
             image, (horizontal // 2, horizontal - horizontal // 2, vertical // 2, vertical - vertical // 2)
         )
         height, width = image.shape[1:]
-    top, left = round((height - side) / 2), round((width - side) / 2)
-    return image[:, top : top + side, left : left + side]
+    top, left = round((height - tall) / 2), round((width - wide) / 2)
+    return image[:, top : top + tall, left : left + wide]
 
 
 def _numbers(options: dict[str, Any], name: str, default: tuple[float, ...]) -> tuple[float, ...]:

@@ -64,17 +64,24 @@ class TextGeneration(task.Task):
 
     def infer(self, batch: list[Prompt], emit: Emit | None) -> list[Any]:
         encoding, cut = self.encode([prompt.text for prompt in batch])
-        made = self._generate(batch, encoding, emit)
+        made, broken = self._generate(batch, encoding, emit)
         answers: list[Any] = []
-        for tokens, was_cut in zip(made, cut, strict=True):
+        for row, (tokens, was_cut) in enumerate(zip(made, cut, strict=True)):
+            if row in broken:
+                answers.append(task.not_finite())
+                continue
             ended = bool(tokens) and tokens[-1] in self._ends
             text = self.tokenizer.decode(tokens, skip_special_tokens=True)
             reason = "stop" if ended else "length"
             answers.append({"text": text, "tokens": len(tokens), "finish_reason": reason, "truncated": was_cut})
         return answers
 
-    def _generate(self, batch: list[Prompt], encoding: Any, emit: Emit | None) -> list[list[int]]:
-        """Token by token for the whole batch, with the model's own cache; ends when every prompt has ended."""
+    def _generate(self, batch: list[Prompt], encoding: Any, emit: Emit | None) -> tuple[list[list[int]], set[int]]:
+        """Token by token for the whole batch, with the model's own cache; ends when every prompt has ended.
+
+        Returns:
+            The tokens of each row, and the rows whose logits were not finite.
+        """
         mask = self.engine.to_device(encoding["attention_mask"])
         inputs = self.engine.to_device(encoding["input_ids"])
         # Left padding must not count as positions.
@@ -83,6 +90,7 @@ class TextGeneration(task.Task):
         made: list[list[int]] = [[] for _ in batch]
         written = [""] * len(batch)
         open_rows = set(range(len(batch)))
+        broken: set[int] = set()
         while open_rows:
             output = self.engine.run(
                 input_ids=inputs,
@@ -93,9 +101,10 @@ class TextGeneration(task.Task):
             )
             cache = output.past_key_values
             logits = output.logits[:, -1].float()
-            for row in sorted(open_rows):
-                if not bool(torch.isfinite(logits[row]).all()):
-                    raise task.not_finite()
+            finite = task.finite(logits)
+            broken |= {row for row in open_rows if not finite[row]}
+            open_rows -= broken
+            logits = logits.nan_to_num()
             chosen = [_choose(logits[row], batch[row]) for row in range(len(batch))]
             for row in sorted(open_rows):
                 made[row].append(chosen[row])
@@ -106,7 +115,7 @@ class TextGeneration(task.Task):
             inputs = torch.tensor(chosen, device=mask.device).unsqueeze(1)
             mask = torch.cat([mask, mask.new_ones(len(batch), 1)], dim=1)
             positions = positions[:, -1:] + 1
-        return made
+        return made, broken
 
     def _emit_piece(self, row: int, tokens: list[int], written: str, emit: Emit) -> str:
         """Send what is new; a character whose bytes are still incomplete waits for the next token."""
