@@ -143,9 +143,12 @@ def class_count(builder: Callable[..., torch.nn.Module], weights: dict[str, torc
     """Number of classes that weights were trained for.
 
     The head is the parameter that changes when ``num_classes`` does: names and their order differ between networks
-    (and files). Nothing is allocated for it.
+    (and files). Where the builder allows it, nothing is allocated.
     """
-    with torch.device("meta"):
+    try:
+        with torch.device("meta"):
+            two, three = (dict(builder(num_classes=count).named_parameters()) for count in (2, 3))
+    except (NotImplementedError, RuntimeError):  # it computes with its parameters
         two, three = (dict(builder(num_classes=count).named_parameters()) for count in (2, 3))
     heads = [name for name, tensor in two.items() if tensor.shape != three[name].shape and name in weights]
     # Auxiliary heads have as many classes as the last, which is the one that counts.
