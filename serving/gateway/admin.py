@@ -77,14 +77,15 @@ class Admin:
         lines = (line.partition(": ") for line in answer.text.splitlines())
         return Facts(values={name: value for name, _, value in lines})
 
-    async def requests(self) -> int:
-        """Requests in flight on the listener.
+    async def load(self) -> tuple[int, int]:
+        """Connections and requests that the listener has now.
 
         Raises EnvoyUnreachable.
         """
-        name = f"http.{names.INGRESS}.downstream_rq_active"
-        answer = await self._get("/stats", filter=f"^{re.escape(name)}$")
-        return sum(int(line.partition(": ")[2]) for line in answer.text.splitlines())
+        answer = await self._get("/stats", filter=rf"^http\.{names.INGRESS}\.downstream_(cx|rq)_active$")
+        lines = (line.partition(": ") for line in answer.text.splitlines())
+        values = {name.rpartition(".")[2]: int(value) for name, _, value in lines}
+        return values.get("downstream_cx_active", 0), values.get("downstream_rq_active", 0)
 
     async def begin_drain(self) -> None:
         """Tell clients to go elsewhere (``connection: close``, GOAWAY), then close the listeners.

@@ -1,7 +1,7 @@
 """Empties a gateway before it is stopped: ``python -m serving.gateway.drain --admin-port PORT [--timeout-s S]``.
 
 Clients are told to go elsewhere, new connections are refused at the end of the drain time, and the command returns
-once no request is in flight. Only then SIGTERM, at which Envoy ends at once.
+once nothing is in flight and nothing more can come. Only then SIGTERM, at which Envoy ends at once.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+import time
 
-from serving.gateway import admin, errors
+from serving.gateway import admin, bootstrap, errors
 
 POLL_S = 0.05
 DEFAULT_TIMEOUT_S = 30.0
@@ -25,11 +26,13 @@ async def drain(*, admin_port: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> int
     envoy = admin.Admin(port=admin_port)
     try:
         await envoy.begin_drain()
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        started = time.monotonic()
         while True:
-            left = await envoy.requests()
-            if left == 0 or asyncio.get_running_loop().time() >= deadline:
-                return left
+            connections, requests = await envoy.load()
+            elapsed = time.monotonic() - started
+            is_closed = connections == 0 or elapsed > bootstrap.DRAIN_S + POLL_S
+            if (requests == 0 and is_closed) or elapsed >= timeout_s:
+                return requests
             await asyncio.sleep(POLL_S)
     finally:
         await envoy.close()

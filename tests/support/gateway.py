@@ -256,7 +256,7 @@ async def running_gateway(folder: Path | None = None, **overrides: Any) -> Async
         finally:
             await gateway.stop()
             # pytest shows it beside a failure.
-            print(gateway.log.read_text(errors="replace")[-4000:])
+            print(gateway.log.read_text(errors="replace")[-4000:])  # noqa: T201
 
 
 async def eventually(condition: Callable[[], Any], *, what: str, timeout_s: float = 10.0, poll_s: float = 0.02) -> Any:

@@ -162,10 +162,14 @@ function envoy_on_response(handle)
   local headers = handle:headers()
   local status = headers:get("grpc-status")
   if status then
-    -- TorchServe's word for a full queue, or for a process without a worker, is INTERNAL.
-    if status == tostring(INTERNAL) and string.find(headers:get("grpc-message") or "", "has no worker", 1, true) then
+    local message = headers:get("grpc-message") or ""
+    if status == tostring(INTERNAL) and string.find(message, "has no worker", 1, true) then
+      -- TorchServe's word for a full queue, or for a process without a worker, is INTERNAL.
       headers:replace("grpc-status", tostring(UNAVAILABLE))
       headers:replace("grpc-message", "the queue is full or no worker is up; try again")
+    elseif string.find(message, "%%0Aorg%.pytorch[%w.]+$") then
+      -- Its messages end in the name of a Java class.
+      headers:replace("grpc-message", (string.gsub(message, "%%0Aorg%.pytorch[%w.]+$", "")))
     end
     return
   end
