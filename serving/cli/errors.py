@@ -13,7 +13,6 @@ USAGE = 2
 NOT_FOUND = 3
 CONFLICT = 4
 UNAVAILABLE = 5
-INTERRUPTED = 130
 
 
 class CliError(Exception):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-import click
 import typer
 
 from serving.cli import deploying, errors, output, predicting, publishing, registry, stack
@@ -25,24 +24,13 @@ for each in (stack, publishing, registry, deploying, predicting):
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     try:
-        return _run(arguments)
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        output.note("interrupted")
-        return errors.INTERRUPTED
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough; Python must not complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        app(args=arguments, prog_name="slipway")
+    except SystemExit as ended:
+        # Typer ends so, whatever came of it: mistakes of usage are 2, Ctrl-C is 130.
+        return ended.code if isinstance(ended.code, int) else errors.FAILED
     except Exception as error:
         return _explain(error)
-
-
-def _run(arguments: list[str] | None) -> int:
-    result = app(args=arguments, prog_name="slipway", standalone_mode=False)
-    return result if isinstance(result, int) else 0
+    return 0
 
 
 def _explain(error: Exception) -> int:
