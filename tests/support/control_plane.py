@@ -73,6 +73,16 @@ class Client(httpx.Client):
 
         return waiting.wait_until(reached, timeout_s=timeout_s, what=f"rollout {identifier} to be {states}")
 
+    def follow_as_replica(self, identifier: str, state: str) -> dict[str, Any]:
+        """Play only a replica until the rollout has the state. One report might answer an assignment of just before."""
+
+        def reached() -> dict[str, Any] | None:
+            self.obey_as_replica()
+            found = self.rollout(identifier)
+            return found if found["state"] == state else None
+
+        return waiting.wait_until(reached, timeout_s=20, what=f"rollout {identifier} to be {state}")
+
     def finish_as_gateway(self, identifier: str) -> dict[str, Any]:
         """Play only a gateway until the rollout is done."""
 

@@ -85,8 +85,7 @@ def test_killed_control_plane_takes_its_rollout_up_again(database_url, tmp_path:
         if state != "pending":
             client.wait_for(rollout, "loading")
         if state == "shifting":
-            client.obey_as_replica()
-            client.wait_for(rollout, "shifting")
+            client.follow_as_replica(rollout, "shifting")
         process.kill()
         process.start()
         assert client.complete(rollout)["id"] == rollout
@@ -104,11 +103,9 @@ def test_control_planes_that_start_at_once_migrate_once_and_work_together(databa
         first.register(1).raise_for_status()
         rollout = second.promote(1).json()["id"]
         waiting.wait_until(lambda: second.assignment().versions, timeout_s=10, what="the assignment at the second")
-        second.obey_as_replica()
-        first.wait_for(rollout, "shifting")
+        second.follow_as_replica(rollout, "shifting")
         waiting.wait_until(lambda: first.config().models[0].stages[0].weights, timeout_s=10, what="weights")
-        first.obey_as_gateway()
-        assert second.wait_for(rollout, "done")
+        assert first.finish_as_gateway(rollout)
     finally:
         for process in both:
             process.close()
@@ -143,8 +140,11 @@ def test_database_that_goes_and_comes_back_costs_503s_and_nothing_else() -> None
             client.register(2).raise_for_status()
             rollout = client.promote(2).json()["id"]
             client.wait_for(rollout, "loading")
-            held = client.assignment()
-
+            held = waiting.wait_until(
+                lambda: next((a for a in [client.assignment()] if len(a.versions) == 2), None),
+                timeout_s=10,
+                what="the assignment",
+            )
             server.stop()
             answer = client.get("/v1/models")
             assert (answer.status_code, answer.json()["type"]) == (503, "urn:slipway:error:database-unavailable")

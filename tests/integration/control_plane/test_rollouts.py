@@ -8,7 +8,7 @@ import time
 import pytest
 
 from serving.api import rollouts as rollout_views
-from serving.domain import routing
+from serving.domain import routing, wire
 from serving.domain.wire import ServerState
 from serving.rollout import controller
 from tests.support import control_plane, waiting, worlds
@@ -30,9 +30,7 @@ def test_promotion_is_accepted_at_once_and_done_when_replica_and_gateway_have_fo
     assert (accepted["state"], accepted["actor"], accepted["reason"]) == ("pending", "ada", "first")
 
     client.wait_for(accepted["id"], "loading")
-    waiting.wait_until(lambda: client.assignment().versions, timeout_s=20, what="the assignment")
-    client.obey_as_replica()
-    client.wait_for(accepted["id"], "shifting")
+    client.follow_as_replica(accepted["id"], "shifting")
     done = client.finish_as_gateway(accepted["id"])
     assert done["ended_at"] is not None and done["error"] is None
     stage = client.get("/v1/models/digits/stages/production").json()
@@ -55,9 +53,7 @@ def test_switch_waits_for_no_tick_once_the_version_is_loaded(database_url, monke
         serve_first_version(client)
         client.register(2).raise_for_status()
         rollout = client.promote(2).json()["id"]
-        generation = client.assignment().generation
-        if not any(entry.version == 2 for entry in client.assignment().versions):
-            generation = client.assignment(generation=generation, wait_s=10).generation
+        generation = holding(client, 2).generation
         held = [worlds.server(1), worlds.server(2)]
         client.report(worlds.report(*held, replica="r1", generation=generation))
 
@@ -70,6 +66,16 @@ def test_switch_waits_for_no_tick_once_the_version_is_loaded(database_url, monke
         done = waiter.submit(client.get, f"/v1/rollouts/{rollout}", params={"wait_s": 20, "state": "shifting"})
         client.obey_as_gateway()
         assert done.result(timeout=10).json()["state"] == "done"
+
+
+def holding(client: control_plane.Client, version: int) -> wire.Assignment:
+    """The assignment, once the version is part of it."""
+
+    def found() -> wire.Assignment | None:
+        assignment = client.assignment()
+        return assignment if version in [entry.version for entry in assignment.versions] else None
+
+    return waiting.wait_until(found, timeout_s=20, what=f"version {version} to be assigned")
 
 
 def production(client: control_plane.Client) -> dict[int, int]:
@@ -105,7 +111,7 @@ def test_version_that_does_not_load_fails_with_its_traceback_and_the_old_one_kee
     client.register(2).raise_for_status()
     rollout = client.promote(2).json()["id"]
     client.wait_for(rollout, "loading")
-    generation = client.assignment().generation
+    generation = holding(client, 2).generation
     broken = worlds.server(2, ServerState.FAILED, error="Traceback …\nKeyError: 'weights\x00'")
     client.report(worlds.report(worlds.server(1), broken, replica="r1", generation=generation))
     failed = client.wait_for(rollout, "failed")
@@ -120,7 +126,7 @@ def test_rollback_to_a_warm_version_needs_no_loading(client) -> None:
     serve_first_version(client)
     client.register(2).raise_for_status()
     client.complete(client.promote(2).json()["id"])
-    assert {entry.version for entry in client.assignment().versions} == {1, 2}, "1 stays warm"
+    assert {entry.version for entry in holding(client, 2).versions} == {1, 2}, "1 stays warm"
 
     response = client.post("/v1/models/digits/rollback", json={"reason": "nonsense for sevens"})
     assert response.status_code == 202
