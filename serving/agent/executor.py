@@ -19,7 +19,7 @@ from serving.agent.machine import Machine
 from serving.agent.settings import Settings
 from serving.agent.slots import Phase
 from serving.domain import wire
-from serving.torchserve import client, config, errors, installation, launch, ports
+from serving.torchserve import client, config, errors, installation, launch, ports, record
 
 log = logging.getLogger(__name__)
 
@@ -222,17 +222,19 @@ class Executor:
     def _launch(self, wanted: instructions.Start) -> launch.Process:
         settings = self._settings
         manifest = wanted.version.manifest
+        root = self._copies.root(wanted.version)
+        before = record.last_ports(root)
         plan = launch.Plan(
             model=wanted.version.model,
             version=wanted.version.version,
             pool=settings.pool,
             manifest=manifest,
             fitted=config.fit(manifest.serving, cores=settings.cores, models=wanted.models),
-            ports=ports.pick(host=settings.bind_host, span=settings.port_range),
+            ports=ports.pick(host=settings.bind_host, span=settings.port_range, preferred=before),
             host=settings.bind_host,
             cores=settings.cores,
             gpus=settings.gpus,
-            root=self._copies.root(wanted.version),
+            root=root,
         )
         return launch.start(plan, self._install(settings.worker_python))
 

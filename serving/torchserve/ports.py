@@ -28,17 +28,27 @@ class Ports:
     grpc_management: int
 
 
-def pick(*, host: str, span: tuple[int, int] = DEFAULT_RANGE, chance: random.Random | None = None) -> Ports:
+def pick(
+    *,
+    host: str,
+    span: tuple[int, int] = DEFAULT_RANGE,
+    chance: random.Random | None = None,
+    preferred: Ports | None = None,
+) -> Ports:
     """Choose ports that nobody listens on now.
 
     Args:
         host: address that the inference ports will be bound to; the others are bound to loopback.
         span: first and last port to choose from.
         chance: source of randomness; two agents of one machine should not try the same ports in the same order.
+        preferred: where this version listened before. Gateways still send there: while the control plane is away
+            nobody can tell them of another address.
 
     Raises:
         NoFreePort: fewer than five ports of the range are free.
     """
+    if preferred is not None and _are_free(preferred, host):
+        return preferred
     free = _free(host, span, chance or random.Random())
     try:
         return Ports(
@@ -56,8 +66,17 @@ def _free(host: str, span: tuple[int, int], chance: random.Random) -> Iterator[i
     return (port for port in candidates if all(_can_bind(address, port) for address in {host, LOOPBACK}))
 
 
+def _are_free(ports: Ports, host: str) -> bool:
+    public = all(_can_bind(host, port) for port in (ports.rest, ports.grpc))
+    return public and all(
+        _can_bind(LOOPBACK, port) for port in (ports.management, ports.metrics, ports.grpc_management)
+    )
+
+
 def _can_bind(host: str, port: int) -> bool:
     with socket.socket() as probe:
+        # As Java does: connections of the process before, still waiting out their time, do not hold the port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError:

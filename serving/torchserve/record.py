@@ -12,11 +12,12 @@ import tempfile
 from pathlib import Path
 
 import psutil
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from serving.torchserve.ports import Ports
 
 FILE = "server.json"
+PORTS_FILE = "ports.json"
 
 # A process's creation time is derived from the boot time, which may drift by a clock tick between two readings.
 CREATE_TIME_TOLERANCE_S = 2.0
@@ -44,7 +45,8 @@ class Record(BaseModel):
 
 
 def write(record: Record) -> None:
-    """Put the record into the process's folder, atomically."""
+    """Put the record into the process's folder, atomically; its ports are remembered beyond its end."""
+    write_atomically(record.root / PORTS_FILE, TypeAdapter(Ports).dump_json(record.ports).decode())
     write_atomically(record.root / FILE, record.model_dump_json(indent=2))
 
 
@@ -52,6 +54,14 @@ def read(root: Path) -> Record | None:
     """The record in a folder; None when there is none, or none that can be understood."""
     try:
         return Record.model_validate_json((root / FILE).read_text())
+    except (OSError, ValidationError):
+        return None
+
+
+def last_ports(root: Path) -> Ports | None:
+    """Where the folder's process listened last, whether or not it still runs."""
+    try:
+        return TypeAdapter(Ports).validate_json((root / PORTS_FILE).read_bytes())
     except (OSError, ValidationError):
         return None
 

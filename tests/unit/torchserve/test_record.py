@@ -55,6 +55,7 @@ def test_a_record_survives_the_disk(tmp_path: Path, family: tuple[subprocess.Pop
     assert record.read(tmp_path) == written
     record.forget(tmp_path)
     assert record.read(tmp_path) is None
+    assert record.last_ports(tmp_path) == written.ports, "the next process listens where gateways still send"
 
 
 def test_a_damaged_record_is_no_record(tmp_path: Path) -> None:
