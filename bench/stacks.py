@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import httpx
@@ -12,7 +12,7 @@ from tests.support.stack import Stack
 
 
 @contextlib.contextmanager
-def running(home: Path) -> Iterator[Stack]:
+def running(home: Path) -> Generator[Stack]:
     stack = Stack(home=home)
     try:
         stack.up()

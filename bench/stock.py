@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import httpx
@@ -20,7 +20,7 @@ STOP_TIMEOUT_S = 20
 
 
 @contextlib.contextmanager
-def serving(handler: Path, *, model: str, work: Path) -> Iterator[str]:
+def serving(handler: Path, *, model: str, work: Path) -> Generator[str]:
     """A stock TorchServe with one model, as long as the ``with`` block lasts; gives the URL for predictions.
 
     Its access tokens are off, which spares it work: the comparison must not win by that.

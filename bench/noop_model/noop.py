@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-def handle(data, context):
+def handle(data: list[object] | None, context: object) -> list[bytes]:
     return [b"ok"] * len(data or [])

@@ -150,6 +150,14 @@ def test_a_worker_inherits_neither_credentials_nor_switches_of_torchserve() -> N
     assert not {"AWS_SECRET_ACCESS_KEY", "SLIPWAY_DATABASE_URL", "TS_CONFIG_FILE", "LOG_LOCATION"} & set(given)
 
 
+def test_waiting_threads_sleep_unless_the_operator_says_otherwise() -> None:
+    def policy(**inherited: str) -> str:
+        return config.environment(inherited, layout=LAYOUT, fitted=Fit(workers=1, threads=2))["OMP_WAIT_POLICY"]
+
+    assert policy() == "PASSIVE"
+    assert policy(OMP_WAIT_POLICY="ACTIVE") == "ACTIVE"
+
+
 def test_the_private_copy_names_its_model_version_and_configuration() -> None:
     packed = json.dumps({"runtime": "python", "model": {"handler": "h.py", "modelName": "x", "requirementsFile": "r"}})
     patched = json.loads(
