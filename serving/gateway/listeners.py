@@ -6,7 +6,7 @@ import importlib.resources
 from pathlib import Path
 from typing import Any
 
-from serving.gateway import names, replies, xds
+from serving.gateway import names, replies, tables
 
 Resource = dict[str, Any]
 
@@ -88,7 +88,7 @@ def _manager(*, rds: Path, access_log: str | None) -> Resource:
                 names.BUFFER_FILTER,
                 {
                     "@type": "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer",
-                    "max_request_bytes": xds.DEFAULT_LIMIT_BYTES,
+                    "max_request_bytes": tables.DEFAULT_LIMIT_BYTES,
                 },
             ),
             _off(names.GRPC_FILTER, _lua("grpc")),

@@ -17,8 +17,18 @@ def endpoint(replica: str = "a", host: str = "127.0.0.1") -> wire.Endpoint:
     return wire.Endpoint(replica=replica, host=host, rest_port=8080, grpc_port=7070)
 
 
+def routes_in(matched: dict[str, Any]) -> list[dict[str, Any]]:
+    """All routes behind a match, in no order that means anything."""
+    if "action" in matched:
+        return matched["action"]["typed_config"]["routes"]
+    matcher = matched["matcher"]
+    kinds = matcher.get("matcher_tree", {})
+    branches = [branch for kind in kinds.values() for branch in kind.get("map", {}).values()]
+    return [route for branch in [*branches, matcher["on_no_match"]] for route in routes_in(branch)]
+
+
 def routes_of(snapshot: xds.Snapshot) -> list[dict[str, Any]]:
-    return snapshot.routes["virtual_hosts"][0]["routes"]
+    return routes_in({"matcher": snapshot.routes["virtual_hosts"][0]["matcher"]})
 
 
 def named_clusters(snapshot: xds.Snapshot) -> set[str]:
