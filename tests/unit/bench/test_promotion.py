@@ -36,6 +36,14 @@ def test_an_answer_of_the_old_version_after_done_misses_the_goal(rest: traffic.T
     assert figures(rest)[name].reached is False
 
 
+def test_a_late_answer_is_told_apart_from_a_request_that_went_the_wrong_way(rest: traffic.Traffic) -> None:
+    name = "… to requests sent after done"
+    rest.answers.append(traffic.Answer(11.9, 12.5, version="1"))
+    assert figures(rest)[name].reached is True
+    rest.answers.append(traffic.Answer(12.6, 12.7, version="1"))
+    assert figures(rest)[name].reached is False
+
+
 def test_one_failed_request_misses_the_goal(rest: traffic.Traffic) -> None:
     assert figures(rest)["failed requests, rest"].reached is True
     rest.answers.append(traffic.Answer(11.5, 11.6, error="RuntimeError: 503"))
