@@ -22,6 +22,8 @@ STREAM_HEADER = "ts_stream_next"
 MIN_ROWS_TOGETHER = 8
 """Rows of one request that are inferred together, where TorchServe's own batches are smaller."""
 
+GOLDEN_FOLDER = "golden"
+
 EXIT_CUDA = 75
 """Exit status of a worker whose CUDA context is lost; TorchServe starts another."""
 
@@ -147,7 +149,10 @@ def golden_items(described: archive.Archive) -> list[tuple[str, items.Item]]:
     """
     found: list[tuple[str, items.Item]] = []
     for each in described.golden:
-        path = described.path(each["file"], what="golden input")
+        # Below golden/, whether the name says so or not: the agent looks there, too.
+        inside = f"{GOLDEN_FOLDER}/{each['file']}"
+        name = inside if (described.folder / inside).exists() else each["file"]
+        path = described.path(name, what="golden input")
         content_type = each.get("content_type") or "application/octet-stream"
         value: Any = path.read_bytes()
         if content_type == "application/json" or content_type.startswith("text"):
