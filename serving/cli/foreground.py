@@ -126,13 +126,14 @@ def publish_examples(home: Home, stack: Stack, files: Sequence[Path], *, say: Sa
         CliError: one could not be published.
     """
     control = ControlPlane(stack.control_plane)
-    for file in files:
-        (model,) = spec.load(file)
+    models = {file: spec.load(file)[0] for file in files}
+    for file, model in models.items():
         if not _is_served(control, model.name):
             say(f"publishing {model.name}")
             _apply(home, file)
-        if model.golden:
-            say(curl(stack.gateway, model))
+    asked = [curl(stack.gateway, model) for model in models.values() if model.golden]
+    if asked:
+        say("\n".join(("", "ask them in another terminal:", *asked, "")))
 
 
 def _is_served(control: ControlPlane, model: str) -> bool:

@@ -112,7 +112,7 @@ class Home:
     """The layout. Making one touches no disk."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root.expanduser().absolute()
+        self.root = root.expanduser().resolve()
 
     def __str__(self) -> str:
         return str(self.root)
