@@ -71,11 +71,19 @@ class Admin:
         await self._client.aclose()
 
     async def facts(self) -> Facts:
-        """Raises EnvoyUnreachable."""
+        """Everything; costs Envoy's main thread up to a tenth of a second where there are hundreds of models.
+
+        Raises EnvoyUnreachable.
+        """
         wanted = r"(version_text|update_rejected|warming_clusters|upstream_rq_active|upstream_rq_pending_active)$"
-        answer = await self._get("/stats", filter=wanted)
-        lines = (line.partition(": ") for line in answer.text.splitlines())
-        return Facts(values={name: value for name, _, value in lines})
+        return await self._facts(filter=wanted)
+
+    async def versions(self) -> Facts:
+        """Versions of the files alone, which is cheap.
+
+        Raises EnvoyUnreachable.
+        """
+        return await self._facts(type="TextReadouts", filter="version_text$")
 
     async def load(self) -> tuple[int, int]:
         """Connections and requests that the listener has now.
@@ -101,6 +109,10 @@ class Admin:
             return (await self._client.get("/ready")).status_code == 200
         except httpx.HTTPError:
             return False
+
+    async def _facts(self, **query: str) -> Facts:
+        lines = (line.partition(": ") for line in (await self._get("/stats", **query)).text.splitlines())
+        return Facts(values={name: value for name, _, value in lines})
 
     async def _get(self, path: str, **query: str) -> httpx.Response:
         try:

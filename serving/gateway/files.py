@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pydantic
 
 from serving.domain import wire
@@ -54,7 +54,7 @@ class Layout:
 
 def write(path: Path, document: dict[str, Any]) -> None:
     """Write JSON so that a reader (Envoy watches for renames) sees the old file or the new, never a part."""
-    replace(path, json.dumps(document, separators=(",", ":"), sort_keys=True).encode())
+    replace(path, orjson.dumps(document))
 
 
 def replace(path: Path, content: bytes, *, durable: bool = False) -> None:

@@ -177,6 +177,19 @@ def unknown_stage(model: wire.GatewayModel) -> dict[str, Any]:
     return problems.unknown_stage(model.model, [stage.stage for stage in model.stages])
 
 
+def retry_policy() -> dict[str, Any]:
+    """Of all routes: only while nothing of the request can have reached a handler."""
+    predicate = "type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
+    return {
+        "retry_on": "connect-failure,refused-stream,reset-before-request",
+        "num_retries": RETRIES,
+        "retry_host_predicate": [
+            {"name": "envoy.retry_host_predicates.previous_hosts", "typed_config": {"@type": predicate}}
+        ],
+        "host_selection_retry_max_attempts": 3,
+    }
+
+
 def named_stage(stage: str) -> Match:
     return {"name": names.STAGE_HEADER, "string_match": {"exact": stage}}
 
@@ -236,21 +249,6 @@ def _action(target: Target, protocol: names.Protocol) -> dict[str, Any]:
         # Not a bound on the whole answer, which may stream for long: a bound on silence, in both directions.
         "timeout": "0s",
         "idle_timeout": f"{target.version.response_timeout_s}s",
-        "retry_policy": {
-            # Only while nothing of the request can have reached a handler.
-            "retry_on": "connect-failure,refused-stream,reset-before-request",
-            "num_retries": RETRIES,
-            "retry_host_predicate": [
-                {
-                    "name": "envoy.retry_host_predicates.previous_hosts",
-                    "typed_config": {
-                        "@type": "type.googleapis.com/"
-                        "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
-                    },
-                }
-            ],
-            "host_selection_retry_max_attempts": 3,
-        },
     }
 
 

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import logging
 import time
 from collections.abc import Callable
 from typing import Any
+
+import orjson
 
 from serving.gateway import clusters, errors, files, xds
 from serving.gateway.admin import CDS_STATS, RDS_STATS, Admin, Facts
@@ -28,6 +29,9 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.01
 TAKE_UP_TIMEOUT_S = 10.0
+
+LOOK_CLOSER_S = 0.25
+"""How often a refusal is looked for: reading counters keeps Envoy's main thread from its work."""
 
 SETTLE_S = 0.05
 """Envoy's main thread says "applied" a moment before its workers have all heard of it."""
@@ -83,7 +87,8 @@ class Switch:
         }
         try:
             # The old routes may still send to a cluster that loses its last endpoint.
-            await self._taken(CDS_STATS, write_clusters(self._layout, wanted | emptied), before)
+            looks_up = any(resource["type"] == "STRICT_DNS" for resource in target.clusters.values())
+            await self._taken(CDS_STATS, write_clusters(self._layout, wanted | emptied), before, may_warm=looks_up)
             await self._taken(RDS_STATS, write_routes(self._layout, target), before)
             if emptied:
                 await self._taken(CDS_STATS, write_clusters(self._layout, wanted), before)
@@ -116,19 +121,26 @@ class Switch:
         write_clusters(self._layout, self.current.clusters | self._retired)
         log.info("removed clusters that nothing uses any more", extra={"clusters": sorted(gone)})
 
-    async def _taken(self, scope: str, version: str, before: Facts) -> None:
-        """Wait until Envoy says that it serves a file."""
-        deadline = time.monotonic() + TAKE_UP_TIMEOUT_S
+    async def _taken(self, scope: str, version: str, before: Facts, *, may_warm: bool = False) -> None:
+        """Wait until Envoy says that it serves a file; ``may_warm``: and that it has looked up all names in it."""
+        started = time.monotonic()
+        look_closer_at = started + LOOK_CLOSER_S
         while True:
-            facts = await self._admin.facts()
-            if facts.version(scope) == version and facts.warming == 0:
+            is_taken = (await self._admin.versions()).version(scope) == version
+            if is_taken and not may_warm:
                 return
-            if facts.refusals(scope) > before.refusals(scope):
-                raise errors.ConfigurationRefused("Envoy refused the configuration")
-            if time.monotonic() >= deadline:
-                raise errors.ConfigurationRefused(
-                    f"Envoy did not take up the configuration within {TAKE_UP_TIMEOUT_S:.0f} s (waited for {scope})"
-                )
+            now = time.monotonic()
+            if is_taken or now >= look_closer_at:
+                look_closer_at = now + LOOK_CLOSER_S
+                facts = await self._admin.facts()
+                if is_taken and facts.warming == 0:
+                    return
+                if facts.refusals(scope) > before.refusals(scope):
+                    raise errors.ConfigurationRefused("Envoy refused the configuration")
+                if now - started >= TAKE_UP_TIMEOUT_S:
+                    raise errors.ConfigurationRefused(
+                        f"Envoy did not take up the configuration within {TAKE_UP_TIMEOUT_S:.0f} s (waited for {scope})"
+                    )
             await asyncio.sleep(POLL_S)
 
 
@@ -141,7 +153,7 @@ def write_all(layout: files.Layout, snapshot: xds.Snapshot) -> None:
 def write_clusters(layout: files.Layout, resources: dict[str, Resource]) -> str:
     """Returns the version that Envoy says back."""
     listed = [resources[name] for name in sorted(resources)]
-    version = hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()[:16]
+    version = hashlib.sha256(orjson.dumps(listed, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
     files.write(layout.cds, files.discovery(version, listed))
     return version
 

@@ -70,6 +70,7 @@ def configuration(table: Resource) -> Resource:
                 "name": names.ROUTES,
                 "domains": ["*"],
                 "request_body_buffer_limit": routes.RETRY_BUFFER_BYTES,
+                "retry_policy": routes.retry_policy(),
                 "matcher": table,
             }
         ],

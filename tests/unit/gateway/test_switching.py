@@ -55,6 +55,8 @@ class Envoy:
             }
         )
 
+    versions = facts
+
 
 def snapshot(*models: wire.GatewayModel) -> xds.Snapshot:
     return xds.snapshot(g.config(*models), xds.Options())
