@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -166,3 +167,33 @@ def test_replay_says_why_a_model_does_not_load(
     assert replay.main([str(folder), "--output", str(tmp_path / "out.json")]) != 0
     assert "the weights are from Mars" in capsys.readouterr().err
     assert not (tmp_path / "out.json").exists()
+
+
+class Ended(BaseException):
+    """Stands in for the end of the process."""
+
+
+@pytest.mark.parametrize("source", [OWN, "def handle(data, context):\n    pass\n"])
+def test_a_worker_that_loses_its_gpu_answers_the_batch_with_503_and_ends(
+    source: str, archive_folder: MakeFolder, context: MakeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = 'raise RuntimeError("CUDA error: device-side assert triggered")'
+    source = source.replace("self.seen.append(len(batch))", lost).replace("    pass", f"    if data: {lost}")
+    folder = archive_folder(handler="file:own.py", files={"own.py": source})
+    sent: list[bytes] = []
+    codes: list[int] = []
+
+    def end(code: int) -> None:
+        codes.append(code)
+        raise Ended
+
+    monkeypatch.setattr(runtime.os, "_exit", end)
+    monkeypatch.setattr(runtime.output, "bound", lambda: None)
+    made = context(folder, [{"Host": "x"}] * 2)
+    made.cl_socket = SimpleNamespace(sendall=sent.append)
+    handle = runtime.entry(str(folder / "slipway_handler.py"))
+    assert handle(None, made) is None
+    with pytest.raises(Ended):
+        handle([{"body": b"a"}, {"body": b"b"}], made)
+    assert codes == [runtime.EXIT_CUDA]
+    assert bytes(sent[0]).count(errors.PREFIX + b'worker-lost","status":503') == 2
