@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from serving.gateway import bootstrap
+from serving.gateway import bootstrap, drain, errors
 from serving.gateway.settings import Settings as GatewaySettings
-from serving.local import draining, leftovers, probes, seaweed
+from serving.local import leftovers, probes, seaweed
 from serving.local.home import Home, Stack
 from serving.local.ports import CONTROL_PLANE, GATEWAY, LOOPBACK
+
+log = logging.getLogger(__name__)
 
 STORE = "store"
 COMPANION = "gateway-config"
@@ -154,9 +157,20 @@ def _gateway(home: Home, stack: Stack, options: Options) -> Part:
         log=home.log(GATEWAY),
         probe=probes.http(f"http://{LOOPBACK}:{settings.admin_port}/ready"),
         prepare=lambda: _write_bootstrap(settings),
-        drain=lambda: draining.drain(settings.admin_port),
+        drain=lambda: _drain(settings.admin_port),
         stop_timeout_s=STOP_S,
     )
+
+
+async def _drain(admin_port: int) -> None:
+    """Empty the gateway; one that is gone, or does not get empty in time, does not keep the stack from stopping."""
+    try:
+        left = await drain.drain(admin_port=admin_port)
+    except errors.EnvoyUnreachable as error:
+        log.warning("the gateway could not be drained: %s", error)
+    else:
+        if left:
+            log.warning("%d requests were still in flight when the gateway was stopped", left)
 
 
 def _write_bootstrap(settings: GatewaySettings) -> None:
