@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from handlers import archive, errors, loading
+from handlers import archive, errors, loading, preprocessing
 from handlers.base import Handler, Item, LoadContext
 from handlers.engines import eager
 from handlers.preprocessing import Preprocessing
 
 ACTIVATIONS = ("softmax", "sigmoid", "none")
+
+OPTIONS = frozenset({"labels", "top_k", "activation", "architecture_args", *preprocessing.OPTIONS})
 
 
 class ImageClassifier(Handler):
@@ -24,6 +26,7 @@ class ImageClassifier(Handler):
 
     def load(self, context: LoadContext) -> None:
         options = context.options
+        loading.check_options(options, known=OPTIONS)
         self._preprocessing = Preprocessing.from_options(options)
         self._top_k = options.get("top_k", 5)
         if not isinstance(self._top_k, int) or self._top_k < 1:
@@ -52,10 +55,12 @@ class ImageClassifier(Handler):
         if isinstance(value, np.ndarray):
             if value.dtype == np.uint8 and value.ndim in (2, 3):
                 return self._pixels(value)
-            if value.dtype == np.float32 and value.ndim == 3:
+            channels = len(self._preprocessing.mean)
+            if value.dtype == np.float32 and value.ndim == 3 and value.shape[0] == channels and value.size:
                 return torch.from_numpy(value.copy())
             raise errors.InvalidInput(
-                f"a row is {value.dtype} of shape {list(value.shape)}; send UINT8 (H, W, C) pixels or FP32 (C, H, W)"
+                f"a row is {value.dtype} of shape {list(value.shape)}; send UINT8 (H, W, {channels}) pixels or "
+                f"prepared FP32 ({channels}, H, W)"
             )
         return self._preprocessing.picture(item.body())
 

@@ -24,7 +24,7 @@ MAX_ROWS = 1024
 """Items in one request; more belong into several."""
 
 Value = bytes | bytearray | str | dict[str, Any] | list[Any] | int | float | bool | None
-"""A part's value: TorchServe has already parsed JSON and decoded ``text/*`` where it could."""
+"""A part's value; of the body, JSON is parsed already where it parses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +55,8 @@ class Item:
             InvalidInput: the value is JSON of another form, or its base64 is broken.
         """
         if isinstance(self.value, (bytes, bytearray)):
+            if self.content_type == "application/json":
+                self.json()  # it was not parsed before, so this tells why
             return self.value
         if isinstance(self.value, str):
             return _base64(self.value) if self.content_type == "application/json" else self.value.encode()

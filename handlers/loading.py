@@ -82,6 +82,17 @@ def native_handler(archive: Archive) -> Handler | ModuleType:
     return leaves[0]() if leaves else module
 
 
+def check_options(options: dict[str, Any], *, known: frozenset[str]) -> None:
+    """Refuse a misspelt option: ignored, it would change answers without a word.
+
+    Raises:
+        LoadError: names it, and what there is.
+    """
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise errors.LoadError(f"unknown option {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+
+
 def load_module(context: LoadContext, archive: Archive) -> torch.nn.Module:
     """Build the archive's network with its weights, in eval mode, on its device.
 

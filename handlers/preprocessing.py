@@ -17,6 +17,8 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 Source: as published with torchvision's weights.
 """
 
+OPTIONS = frozenset({"size", "resize", "crop", "interpolation", "mean", "std", "color", "max_pixels"})
+
 MAX_ASPECT = 16
 """Beyond this, the ends of the longer side are cut before resizing."""
 

@@ -80,6 +80,8 @@ def load(folder: Path, context: Any) -> Worker:
             [(name, dict(item.parts), _headers_of(item)) for name, item in golden_items(described)], context
         )
         return adapted
+    # TorchServe would parse JSON a second time, and log a traceback for each body that does not parse.
+    os.environ["TS_DECODE_INPUT_REQUEST"] = "false"
     handler.load(load_context(described, device=_device(context)))
     batch_size = int((context.system_properties if context else {}).get("batch_size") or 1)
     worker = NativeWorker(handler, described, batch_size=batch_size)

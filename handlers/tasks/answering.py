@@ -21,6 +21,7 @@ class QuestionAnswering(task.Task):
     Options: ``max_answer_tokens`` (default 30).
     """
 
+    own_options = frozenset({"max_answer_tokens"})
     auto = transformers.AutoModelForQuestionAnswering
 
     def __init__(self, context: LoadContext) -> None:

@@ -17,6 +17,7 @@ class SequenceClassification(task.Task):
     (default: what the model's config says).
     """
 
+    own_options = frozenset({"top_k", "activation"})
     auto = transformers.AutoModelForSequenceClassification
 
     def __init__(self, context: LoadContext) -> None:

@@ -24,6 +24,8 @@ class Embeddings(task.Task):
     sentence-transformers wrote decides itself, by its ``modules.json``; any other is mean-pooled and normalized.
     """
 
+    own_options = frozenset({"pooling", "normalize"})
+
     def __init__(self, context: LoadContext) -> None:
         folder = Path(str(context.model_file))
         told = _sentence_transformers(folder)

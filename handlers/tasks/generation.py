@@ -33,6 +33,7 @@ class TextGeneration(task.Task):
     Options: ``max_new_tokens`` (default 64, and the limit for requests).
     """
 
+    own_options = frozenset({"max_new_tokens"})
     auto = transformers.AutoModelForCausalLM
     padding_side = "left"
 

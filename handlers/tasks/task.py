@@ -7,12 +7,14 @@ from typing import Any
 import torch
 import transformers
 
-from handlers import errors
+from handlers import errors, loading
 from handlers.base import Emit, Item, LoadContext
 from handlers.engines import eager
 
 MAX_CHARACTERS = 100_000
 """Default limit of a text's length: tokenizing is linear, but a megabyte of it still holds up a batch."""
+
+OPTIONS = frozenset({"task", "max_length", "truncation", "max_characters"})
 
 # A progress bar for each load is noise in a worker's log.
 transformers.utils.logging.disable_progress_bar()
@@ -29,12 +31,14 @@ class Task:
         LoadError: the folder cannot be loaded, or an option is wrong.
     """
 
+    own_options: frozenset[str] = frozenset()
     auto: Any = transformers.AutoModel
     padding_side: str | None = None
 
     def __init__(self, context: LoadContext) -> None:
         folder = str(context.model_file)
         self.options = context.options
+        loading.check_options(self.options, known=OPTIONS | self.own_options)
         self.device = context.device
         try:
             self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(

@@ -28,6 +28,7 @@ class TokenClassification(task.Task):
     Options: ``ignore_labels`` (default ``["O"]``).
     """
 
+    own_options = frozenset({"ignore_labels"})
     auto = transformers.AutoModelForTokenClassification
 
     def __init__(self, context: LoadContext) -> None:

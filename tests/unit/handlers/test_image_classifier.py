@@ -143,7 +143,12 @@ def test_bytes_json_form_parts_grpc_and_tensors_are_answered_alike(
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"top_k": 0}, "top_k"), ({"activation": "relu"}, "activation"), ({"labels": "../x"}, "labels")],
+    [
+        ({"topk": 1}, "unknown option topk"),
+        ({"top_k": 0}, "top_k"),
+        ({"activation": "relu"}, "activation"),
+        ({"labels": "../x"}, "labels"),
+    ],
 )
 def test_a_wrong_option_is_named_at_load(
     options: dict[str, Any], words: str, loaded: Callable[..., batches.Batcher]
@@ -202,3 +207,23 @@ def test_the_class_count_of_a_torchvision_builder_is_read_from_the_weights(build
     handler.load(context(tmp_path, "w.safetensors", f"torchvision:{builder}", size=[64, 64], top_k=20))
     (answer,) = handler.infer([torch.zeros(3, 64, 64, dtype=torch.uint8)])
     assert len(answer) == 13
+
+
+@pytest.mark.parametrize(
+    ("datatype", "shape"),
+    [("FP32", [1, 5, 2, 2]), ("FP32", [1, 3, 4]), ("UINT8", [1, 2, 2, 4]), ("INT64", [1, 3, 2, 2])],
+)
+def test_a_tensor_of_another_shape_or_type_is_a_400_that_says_what_to_send(
+    datatype: str, shape: list[int], loaded: Callable[..., batches.Batcher], item: MakeItem
+) -> None:
+    tensor = {"name": "image", "datatype": datatype, "shape": shape, "data": [0] * int(np.prod(shape))}
+    request = json.dumps({"inputs": [tensor]}).encode()
+    (response,) = loaded().answer([item(request, "application/json", slipway_protocol="oip-v2")])
+    assert response.status == 400
+    assert "(H, W, 3)" in json.loads(response.body)["detail"]
+
+
+def test_json_that_does_not_parse_is_told_as_such(loaded: Callable[..., batches.Batcher], item: MakeItem) -> None:
+    (response,) = loaded().answer([item(b'{"image": ', "application/json")])
+    assert response.status == 400
+    assert "no JSON" in json.loads(response.body)["detail"]

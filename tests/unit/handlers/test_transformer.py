@@ -315,6 +315,7 @@ def test_sampling_stays_within_the_nucleus(generator: Path, served: Served, item
     ("options", "words"),
     [({"task": "poetry"}, "task"), ({"task": "embeddings", "max_length": 1000}, "max_length"),
      ({"task": "embeddings", "truncation": "maybe"}, "truncation"),
+     ({"task": "embeddings", "polling": "cls"}, "polling"),
      ({"task": "embeddings", "pooling": "sum"}, "pooling")],
 )  # fmt: skip
 def test_a_wrong_option_is_named_at_load(options: dict[str, Any], words: str, tmp_path: Path) -> None:
