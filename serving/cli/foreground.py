@@ -6,6 +6,7 @@ import contextlib
 import logging
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from serving.local.home import Home, PartState, Stack
 from serving.local.running import Message, Running, Wishes
 
 Say = Callable[[str], None]
+
+POLL_S = 0.2
 
 
 def run(wishes: Wishes, *, examples: Sequence[Path]) -> None:
@@ -69,7 +72,7 @@ class _Screen:
 
     def _greet(self, stack: Stack) -> None:
         try:
-            publish_examples(self._home, stack, self._examples, say=self._status.note)
+            publish_examples(self._home, stack, self._examples, say=self._status.note, given_up=self._closed)
         except errors.CliError as error:
             if not self._closed.is_set():
                 self._status.note(f"{error.details}\nslipway: {error}".strip())
@@ -119,8 +122,13 @@ def addresses(stack: Stack) -> str:
     return f"gateway {stack.gateway}   control plane {stack.control_plane}/docs"
 
 
-def publish_examples(home: Home, stack: Stack, files: Sequence[Path], *, say: Say) -> None:
+def publish_examples(
+    home: Home, stack: Stack, files: Sequence[Path], *, say: Say, given_up: threading.Event | None = None
+) -> None:
     """Publish and promote what is new of some model files, and say how to ask it.
+
+    Args:
+        given_up: set by another thread when the stack is stopping.
 
     Raises:
         CliError: one could not be published.
@@ -130,7 +138,7 @@ def publish_examples(home: Home, stack: Stack, files: Sequence[Path], *, say: Sa
     for file, model in models.items():
         if not _is_served(control, model.name):
             say(f"publishing {model.name}")
-            _apply(home, file)
+            _apply(home, file, given_up or threading.Event())
     asked = [curl(stack.gateway, model) for model in models.values() if model.golden]
     if asked:
         say("\n".join(("", "ask them in another terminal:", *asked, "")))
@@ -154,15 +162,21 @@ def curl(gateway: str, model: spec.Spec) -> str:
     return f"curl -s {where} -H 'content-type: {first.content_type}' --data-binary @{path}"
 
 
-def _apply(home: Home, file: Path) -> None:
+def _apply(home: Home, file: Path, given_up: threading.Event) -> None:
     """In a process of its own, away from Ctrl-C: the stack that it talks to is stopped by that in its own order."""
     command = [sys.executable, "-m", "serving.cli.main", "apply", "-f", str(file), "--home", str(home)]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True, check=False
-    )
-    if done.returncode != 0:
-        *details, last = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()
-        raise errors.CliError(last.removeprefix("slipway: "), details="\n".join(details))
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
+        )
+        while process.poll() is None:
+            if given_up.wait(POLL_S):
+                process.terminate()
+                process.wait()
+        if process.returncode != 0:
+            said.seek(0)
+            *details, last = (said.read().strip() or f"exit status {process.returncode}").splitlines()
+            raise errors.CliError(last.removeprefix("slipway: "), details="\n".join(details))
 
 
 def _log_to(file: Path) -> None:
