@@ -23,7 +23,7 @@ from tests.support import seaweed
 ACTIONS = ("publish", "pull")
 SIZE_BYTES = 1_000_000_000
 BLOCK_BYTES = 8 * 1024 * 1024
-ROUNDS = 3
+ROUNDS = 5
 MEMORY_LIMIT_MB = 300
 GOAL = 0.9
 TURN_TIMEOUT_S = 300
