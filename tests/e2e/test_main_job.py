@@ -59,8 +59,8 @@ def over_grpc(channel: grpc.Channel, sample: bytes) -> Callable[[], str | None]:
 
 
 def test_pushing_the_same_content_twice_is_the_same_version(stack: Stack, digits: Path, other_digits: Path) -> None:
-    first = stack.push(digits)
-    again = stack.push(digits)
+    first = stack.push_again(digits)
+    again = stack.push_again(digits)
     other = stack.push(other_digits)
     assert again == first
     assert other["version"] != first["version"]

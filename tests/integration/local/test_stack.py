@@ -49,7 +49,7 @@ def test_a_stack_answers_when_up_returns_and_again_at_the_same_place_after_down(
     assert httpx.get(f"{stack.gateway}/v2/health/live").status_code == 200
     assert httpx.get(f"{stack.control_plane}/readyz").status_code == 200
     pids = [part["pid"] for part in status["parts"]]
-    listening = {connection.laddr.ip for pid in pids for connection in _listeners(pid)}
+    listening = {each.laddr.ip.removeprefix("::ffff:") for pid in pids for each in _listeners(pid)}
     assert listening == {"127.0.0.1"}
 
     stack.down()
