@@ -157,11 +157,7 @@ class Batcher:
     def _wants_stream(self, request: _Request, item: items.Item) -> bool:
         if not self.handler.streams or request.infer is not None or request.several:
             return False
-        if not item.headers and "stream" not in item.parts:
-            # Pieces to a unary gRPC call break its worker for good, and TorchServe does not tell which call it is.
-            # The gateway lets the input "stream" pass with StreamPredictions only; it does not read bodies.
-            return False
-        return item.option("stream") in (True, 1, "true", "True", "1")
+        return item.may_stream and item.option("stream") in (True, 1, "true", "True", "1")
 
     def _response(self, request: _Request, rows: list[_Row]) -> Response:
         failed = next((index for index, row in enumerate(rows) if row.failed), None)

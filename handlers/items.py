@@ -20,6 +20,13 @@ from handlers import errors
 BODY_PARTS = ("body", "data")
 """Names under which TorchServe brings a REST body (``body``) and clients send theirs over gRPC (``data``)."""
 
+STREAM_INPUT = "slipway-stream"
+"""gRPC input that says, when ``true``, that the call is StreamPredictions.
+
+TorchServe does not tell, and pieces that are sent to a unary call break its worker for good. Only what stands in front
+of TorchServe knows; it must not let a client's own input of this name pass.
+"""
+
 MAX_ROWS = 1024
 """Items in one request; more belong into several."""
 
@@ -38,6 +45,7 @@ class Item:
         content_type: of the value, lower-case and without parameters; empty when unknown.
         tensors: named inputs of this row, when the Open Inference Protocol brought it: numpy arrays without the
             batch dimension, and for BYTES a list of bytes.
+        may_stream: whether the call that brought it can take an answer in pieces.
     """
 
     value: Value
@@ -45,6 +53,7 @@ class Item:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     content_type: str = ""
     tensors: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    may_stream: bool = False
 
     def body(self) -> bytes | bytearray:
         """The value as bytes.
@@ -158,6 +167,9 @@ def of_request(parts: Mapping[str, Value], headers: Mapping[str, Any]) -> Item:
         headers: request headers as TorchServe keeps them, with ``{"content-type": …}`` under each part's name.
     """
     plain = {name.lower(): value for name, value in headers.items() if isinstance(value, str)}
+    may_stream = bool(plain) or parts.get(STREAM_INPUT) in (b"true", "true")
+    if STREAM_INPUT in parts:
+        parts = {name: value for name, value in parts.items() if name != STREAM_INPUT}
     name = next((name for name in BODY_PARTS if name in parts), None)
     if name is None and len(parts) == 1:
         name = next(iter(parts))
@@ -170,7 +182,7 @@ def of_request(parts: Mapping[str, Value], headers: Mapping[str, Any]) -> Item:
     if isinstance(value, (bytes, bytearray)) and (looks_like_json or content_type == "application/json"):
         with contextlib.suppress(orjson.JSONDecodeError):
             value, content_type = orjson.loads(value), "application/json"
-    return Item(value=value, parts=parts, headers=plain, content_type=content_type)
+    return Item(value=value, parts=parts, headers=plain, content_type=content_type, may_stream=may_stream)
 
 
 def instances(item: Item) -> list[Item] | None:

@@ -140,7 +140,7 @@ def _tensor(given: Any, where: str, binary: memoryview, offset: int) -> tuple[st
     name, datatype, shape = entry.get("name"), entry.get("datatype"), entry.get("shape")
     if not isinstance(name, str) or not name:
         raise errors.InvalidInput(f"{where}.name must be text")
-    if datatype != "BYTES" and datatype not in DATATYPES:
+    if not isinstance(datatype, str) or (datatype != "BYTES" and datatype not in DATATYPES):
         raise errors.InvalidInput(f"{where}.datatype is {datatype!r}; known: BYTES, {', '.join(DATATYPES)}")
     if not isinstance(shape, list) or not shape or not all(type(n) is int and n >= 0 for n in shape):
         raise errors.InvalidInput(f"{where}.shape must be a list of whole numbers, rows first; got {shape!r}")

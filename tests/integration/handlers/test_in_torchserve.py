@@ -112,6 +112,7 @@ def test_grpc_answers_unary_and_streaming_calls_and_carries_errors_as_documents(
 @pytest.mark.usefixtures("worker_lives")
 def test_a_unary_grpc_call_whose_body_asks_for_a_stream_is_answered_whole(own: rig.Served) -> None:
     assert own.predict(data=b'{"text": "a", "stream": true}') == b'{"text":"a"}'
+    assert own.predict(data=b"a", stream=b"true") == b'{"text":"a"}'
 
 
 @pytest.mark.usefixtures("worker_lives")
@@ -121,7 +122,7 @@ def test_streams_come_in_pieces_over_rest_and_grpc(own: rig.Served) -> None:
     assert answer.headers["content-type"] == "text/event-stream"
     pieces = [json.loads(line.removeprefix("data: ")) for line in answer.text.split("\n\n") if line]
     assert pieces == [{"piece": 0}, {"piece": 1}, {"piece": 2}, {"text": "a"}]
-    streamed = own.stream(data=b"a", stream=b"true")
+    streamed = own.stream(**{"data": asked, "slipway-stream": b"true"})
     assert streamed == [b'{"piece":0}', b'{"piece":1}', b'{"piece":2}', b'{"text":"a"}']
 
 

@@ -232,10 +232,14 @@ def test_a_stream_that_breaks_ends_with_the_error_as_its_last_piece(
     assert whole.body == b'{"text":"b"}'
 
 
-def test_over_grpc_the_body_cannot_ask_for_a_stream_as_it_would_break_a_unary_call(
+def test_over_grpc_a_stream_needs_the_gateways_word_that_the_call_can_take_one(
     streaming: batches.Batcher, sent: list[Any], send: batches.Send
 ) -> None:
     streaming.answer([items.of_request({"data": ask("a")}, {})], send=send)
     assert sent == []
-    streaming.answer([items.of_request({"data": b"a", "stream": b"true"}, {})], send=send)
+    streaming.answer([items.of_request({"data": ask("a"), "slipway-stream": b"false"}, {})], send=send)
+    assert sent == []
+    streaming.answer([items.of_request({"data": b"a", "slipway-stream": b"true"}, {})], send=send)
+    assert sent == []  # nobody asked
+    streaming.answer([items.of_request({"data": ask("a"), "slipway-stream": b"true"}, {})], send=send)
     assert sent == [(0, b'{"piece":"a"}', "application/json")]

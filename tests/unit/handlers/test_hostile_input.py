@@ -38,7 +38,7 @@ DOCUMENT = JSON | st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400, deadline=None, derandomize=True)
 @given(document=DOCUMENT, tail=st.binary(max_size=16))
 def test_any_json_is_a_protocol_request_or_a_400(document: Any, tail: bytes) -> None:
     head = json.dumps(document, allow_nan=False, default=str).encode() if _finite(document) else b"NaN"
@@ -50,7 +50,7 @@ def test_any_json_is_a_protocol_request_or_a_400(document: Any, tail: bytes) -> 
         assert error.status == 400
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, derandomize=True)
 @given(
     body=st.binary(max_size=40) | JSON,
     content_type=st.sampled_from(["", "text/plain", "application/json", "image/png"]),

@@ -21,7 +21,7 @@ def request(item: MakeItem, document: Any, tail: bytes = b"") -> items.Item:
     )
 
 
-def tensor(datatype: str, shape: list[int], **more: Any) -> dict[str, Any]:
+def tensor(datatype: Any, shape: list[int], **more: Any) -> dict[str, Any]:
     return {"name": "x", "datatype": datatype, "shape": shape, **more}
 
 
@@ -97,6 +97,7 @@ def test_outputs_are_those_that_were_asked_for_in_the_form_that_was(item: MakeIt
         ({"inputs": [5]}, r"inputs\[0\]"),
         ({"inputs": [{"datatype": "FP32", "shape": [1], "data": [1]}]}, "name"),
         ({"inputs": [tensor("FLOAT", [1], data=[1])]}, "datatype"),
+        ({"inputs": [tensor([], [1], data=[1])]}, "datatype"),
         ({"inputs": [tensor("FP32", [-1], data=[1])]}, "shape"),
         ({"inputs": [tensor("FP32", [True], data=[1])]}, "shape"),
         ({"inputs": [tensor("FP32", [2], data=[1])]}, "2 elements"),
