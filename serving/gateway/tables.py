@@ -65,6 +65,8 @@ def configuration(table: Resource) -> Resource:
         "most_specific_header_mutations_wins": True,
         # "describe" and "explain" send a whole batch of TorchServe down another path.
         "request_headers_to_remove": ["describe", "explain", *internal],
+        # TorchServe's own mark on the pieces of a stream.
+        "response_headers_to_remove": ["ts_stream_next"],
         "virtual_hosts": [
             {
                 "name": names.ROUTES,

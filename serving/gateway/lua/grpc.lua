@@ -3,6 +3,11 @@
 
 local FRAME = 5                 -- compressed flag and length, ahead of each message
 local MAX_FIELDS = 10000
+-- An entry of the message's map `input`: "slipway-stream" = "true". It tells handlers that pieces may be sent; TorchServe
+-- does not say which call it is, and pieces to a unary one would break the worker for good.
+local STREAM_INPUT = "slipway-stream"
+local STREAM_ENTRY = "\26\22\10\14" .. STREAM_INPUT .. "\18\4true"
+
 local MAX_ERROR_BYTES = 16384   -- of an error body that is looked at
 local ERROR_PREFIX = '{"type":"urn:slipway:error:'
 
@@ -27,12 +32,14 @@ local function varint(read, at)
   return nil
 end
 
--- Model name and version (fields 1 and 2) of a PredictionsRequest, or nil for what is no such message.
--- Only tags, lengths and these two fields are copied out of the body, however large the inputs are.
-local function names(read, size)
-  local at, model, version = FRAME, "", ""
+-- Model name and version (fields 1 and 2) of a PredictionsRequest and whether an input has a name of ours, or nil for
+-- what is no such message. Only tags, lengths and short names are copied out of the body, however large the inputs are.
+-- An entry of the map `input` (field 3) is a message with its name in field 1: `nested` reads just that.
+local function names(read, size, at, nested)
+  local model, version, reserved = "", "", false
   for _ = 1, MAX_FIELDS do
-    if at >= size then return model, version end
+    if at == size then return model, version, reserved end
+    if at > size then return nil end
     local tag, length
     tag, at = varint(read, at)
     if not tag then return nil end
@@ -47,7 +54,13 @@ local function names(read, size)
     elseif kind == 2 then
       length, at = varint(read, at)
       if not length or at + length > size then return nil end
-      if tag == 10 or tag == 18 then
+      if tag == 26 and not nested then
+        local name = names(read, at + length, at, true)
+        if not name then return nil end
+        reserved = reserved or name == STREAM_INPUT
+      elseif nested and (tag ~= 10 or length > 256) then
+        -- A value, or a name that is too long to be ours.
+      elseif tag == 10 or tag == 18 then
         if length > 256 then return nil end
         local text = length > 0 and read(at, length) or ""
         if tag == 10 then model = text else version = text end
@@ -118,6 +131,15 @@ local function refuse(handle, code, message)
     { [":status"] = "200", ["content-type"] = "application/grpc", ["grpc-status"] = tostring(code) }, message)
 end
 
+-- Appends STREAM_ENTRY to the message; fields of a message stand in any order.
+local function mark_stream(handle, headers, body, size)
+  local length = size - FRAME + #STREAM_ENTRY
+  local frame = string.char(0, math.floor(length / 16777216) % 256, math.floor(length / 65536) % 256,
+    math.floor(length / 256) % 256, length % 256)
+  body:setBytes(frame .. body:getBytes(FRAME, size - FRAME) .. STREAM_ENTRY)
+  headers:remove("content-length")
+end
+
 function envoy_on_request(handle)
   local body = handle:body(true)
   local size = body:length()
@@ -131,9 +153,12 @@ function envoy_on_request(handle)
   if string.byte(read(0, 1)) ~= 0 then
     return refuse(handle, UNIMPLEMENTED, "compressed messages are not supported; send them uncompressed")
   end
-  local model, version = names(read, size)
+  local model, version, reserved = names(read, size, FRAME, false)
   if not model then
     return refuse(handle, INVALID_ARGUMENT, "the message is no PredictionsRequest")
+  end
+  if reserved then
+    return refuse(handle, INVALID_ARGUMENT, 'the input name "' .. STREAM_INPUT .. '" is reserved; send "stream" = "true"')
   end
   if model == "" then
     return refuse(handle, INVALID_ARGUMENT, "model_name is empty; name the model")
@@ -156,6 +181,7 @@ function envoy_on_request(handle)
     return refuse(handle, RESOURCE_EXHAUSTED, string.format(
       "%s version %d accepts requests of up to %d bytes", route:get("model"), route:get("version"), limit))
   end
+  if string.find(headers:get(":path"), "/StreamPredictions", 1, true) then mark_stream(handle, headers, body, size) end
 end
 
 function envoy_on_response(handle)

@@ -63,6 +63,33 @@ async def test_names_are_found_wherever_they_stand_in_the_message(envoy: g.Gatew
     assert set(one.calls[0].input) == {"a", "b"}
 
 
+async def test_a_stream_is_marked_for_the_handler_and_nothing_else_is(envoy: g.Gateway, one: g.Upstream) -> None:
+    await envoy.apply(g.config(g.model("digits", [g.version(1, [one.endpoint()])], production=1)))
+    request = pb.PredictionsRequest(model_name="digits", input={"data": b"x" * 70_000, "stream": b"true"})
+    async with envoy.channel() as channel:
+        stub = pb_grpc.InferenceAPIsServiceStub(channel)
+        pieces = [answer.prediction async for answer in stub.StreamPredictions(request, timeout=20)]
+        await stub.Predictions(request, timeout=20)
+    assert pieces == [b"a", b"b", b"c"]
+    streamed, unary = one.calls
+    assert dict(streamed.input) == {**request.input, "slipway-stream": b"true"}
+    assert unary == request
+
+
+@pytest.mark.parametrize("method", ["Predictions", "StreamPredictions"])
+async def test_a_client_cannot_mark_its_own_call(envoy: g.Gateway, one: g.Upstream, method: str) -> None:
+    await envoy.apply(g.config(g.model("digits", [g.version(1, [one.endpoint()])], production=1)))
+    # Name behind value: a parser takes them in any order.
+    entry = b"\x12\x04true" + b"\x0a\x0eslipway-stream"
+    message = pb.PredictionsRequest(model_name="digits").SerializeToString() + b"\x1a" + bytes([len(entry)]) + entry
+    async with envoy.channel() as channel:
+        call = channel.unary_unary(f"/org.pytorch.serve.grpc.inference.InferenceAPIsService/{method}")
+        with pytest.raises(grpc.RpcError) as caught:
+            await call(message, timeout=20)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert one.calls == []
+
+
 async def test_what_cannot_be_routed_gets_the_code_that_rest_means(envoy: g.Gateway, one: g.Upstream) -> None:
     versions = [g.version(1, [one.endpoint()], max_request_bytes=10_000), g.version(2)]
     await envoy.apply(g.config(g.model("digits", versions, production=1)))

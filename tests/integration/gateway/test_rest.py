@@ -67,6 +67,18 @@ async def test_headers_that_change_what_torchserve_does_never_pass(envoy: g.Gate
     assert one.seen[0].headers["x-mine"] == "kept"
 
 
+async def test_torchserves_own_marks_do_not_reach_clients(envoy: g.Gateway, one: g.Upstream) -> None:
+    async def answer(seen: g.Seen) -> g.Reply:
+        return 200, {"content-type": "text/event-stream", "ts_stream_next": "true"}, b"data: {}"
+
+    one.answer = answer
+    await envoy.apply(g.config(g.model("digits", [g.version(1, [one.endpoint()])], production=1)))
+    async with g.client(envoy) as client:
+        headers = (await client.post("/predictions/digits")).headers
+    assert headers["content-type"] == "text/event-stream"
+    assert "ts_stream_next" not in headers
+
+
 async def test_an_upload_by_put_is_a_prediction(envoy: g.Gateway, one: g.Upstream) -> None:
     await envoy.apply(g.config(g.model("digits", [g.version(1, [one.endpoint()])], production=1)))
     async with g.client(envoy) as client:
