@@ -183,7 +183,8 @@ def _validate(form: type[Form], raw: dict[str, Any], path: Path) -> Form:
     try:
         return form.model_validate(raw)
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
+        # A misspelt field shows as two mistakes: one that is unknown, and one that is missing.
+        first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
         where = ".".join(str(part) for part in first["loc"])
         known = ", ".join(form.model_fields)
         fix = {

@@ -16,7 +16,9 @@ from serving.cli import deploying, errors, options, output, replaying
 from serving.cli.output import Output
 from serving.cli.target import Target
 
-NoReplay = Annotated[bool, typer.Option("--no-replay", help="Do not answer the golden inputs here first.")]
+NoReplay = Annotated[
+    bool, typer.Option("--no-replay", help="Do not load the model and answer its golden inputs here first.")
+]
 Outside = Annotated[bool, typer.Option("--allow-outside", help="Accept files that lie outside FILE's folder.")]
 
 
@@ -117,12 +119,14 @@ def _pack(source: spec.Spec, folder: Path, target: Target, *, replay: bool) -> t
     with output.status(f"{source.name}: staging") as status:
         staged = archive.stage(source, folder / "staged")
         if replay:
-            status.update(f"{source.name}: answering {len(source.golden)} golden inputs")
+            status.update(f"{source.name}: loading it and answering {len(source.golden)} golden inputs")
             replayed = replaying.replay(source, staged.folder, python=target.worker_python)
         else:
             replayed = replaying.Replayed(skipped="asked for with --no-replay")
         if replayed.skipped:
             status.note(f"{source.name}: golden replay skipped: {replayed.skipped}")
+        if not source.golden:
+            status.note(f"{source.name}: has no golden inputs; nothing proves a replica but that it loads")
         status.update(f"{source.name}: packing")
         packed = archive.pack(staged, folder / f"{source.name}.mar")
     document = provenance.manifest_for(packed, source, golden=replayed.golden, frameworks=replayed.frameworks)

@@ -1,4 +1,4 @@
-"""Golden inputs on the publisher's machine, in an interpreter that has torch: this one may not."""
+"""The model loaded, and its golden inputs answered, on the publisher's machine: in an interpreter that has torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Replayed:
 
 
 def replay(source: spec.Spec, folder: Path, *, python: str | None) -> Replayed:
-    """Answer the golden inputs of a staged archive.
+    """Load the model of a staged archive and answer its golden inputs, if it has any.
 
     Args:
         folder: laid out as the archive.
@@ -41,11 +41,9 @@ def replay(source: spec.Spec, folder: Path, *, python: str | None) -> Replayed:
         CliError: the model does not load, does not answer one, or not as its author expects.
     """
     interpreter = python or sys.executable
-    if not source.golden:
-        return Replayed(skipped="there are no golden inputs; nothing proves a replica but that it loads")
     if not _has_torch(interpreter):
         return Replayed(
-            skipped=f"{interpreter} has no torch; replicas will be the first to answer the golden inputs "
+            skipped=f"{interpreter} has no torch; replicas will be the first to load the model "
             "(SLIPWAY_WORKER_PYTHON names another interpreter)"
         )
     answered = _run(source, folder, interpreter)
@@ -83,12 +81,13 @@ def _run(source: spec.Spec, folder: Path, interpreter: str) -> dict[str, Any]:
             )
         except subprocess.TimeoutExpired as error:
             raise errors.CliError(
-                f"{source.name} did not answer its golden inputs within {TIMEOUT_S} s; nothing was pushed"
+                f"{source.name} did not load and answer its golden inputs within {TIMEOUT_S} s; nothing was pushed"
             ) from error
         if done.returncode != 0:
             *details, last = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()
             raise errors.CliError(
-                f"{source.name} does not answer its golden inputs here, so nothing was pushed: {last}",
+                f"{source.name} does not {'load and answer its golden inputs' if source.golden else 'load'} here, so "
+                f"nothing was pushed: {last}",
                 details="\n".join(details),
             )
         return json.loads(answers.read_text(encoding="utf-8"))

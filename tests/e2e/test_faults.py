@@ -180,7 +180,7 @@ def test_a_corrupted_archive_is_never_served(stack: Stack, other_digits: Path, d
     from tests.e2e.test_bad_models import GOOD, write_model
 
     folder = other_digits.parent.parent / f"tampered-{free_port()}"
-    bad = stack.push(write_model(folder, GOOD + "\n# tampered\n", name="tampered"))
+    bad = stack.push(write_model(folder, GOOD + "\n# tampered\n", name="tampered"), replay=False)
     store = json.loads((stack.home / "stack.json").read_text())["store"]
     bucket, _, prefix = store["url"].removeprefix("s3://").partition("/")
     client = boto3.client(

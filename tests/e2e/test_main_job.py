@@ -121,6 +121,7 @@ def test_open_inference_protocol_is_answered_by_the_same_handler(serving_digits:
     assert httpx.get(f"{gateway}/v2/models/digits/ready").status_code == 200
     metadata = httpx.get(f"{gateway}/v2/models/digits").json()
     assert metadata["name"] == "digits"
+    assert [tensor["name"] for tensor in metadata["outputs"]] == ["label", "score"]
     body = {
         "id": "a",
         "inputs": [{"name": "image", "datatype": "BYTES", "shape": [1], "data": [base64.b64encode(sample).decode()]}],

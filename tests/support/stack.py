@@ -80,14 +80,14 @@ class Stack:
         """Name → part, as ``slipway status`` tells."""
         return {part["name"]: part for part in self.json("status")["parts"]}
 
-    def push(self, file: Path | str) -> dict[str, Any]:
+    def push(self, file: Path | str, *, replay: bool = True) -> dict[str, Any]:
         """Push a model.yaml; the same one is pushed once only, as its replay takes seconds."""
         if file not in self._pushed:
-            self._pushed[file] = self.push_again(file)
+            self._pushed[file] = self.push_again(file, replay=replay)
         return self._pushed[file]
 
-    def push_again(self, file: Path | str) -> dict[str, Any]:
-        return self.json("push", str(file))
+    def push_again(self, file: Path | str, *, replay: bool = True) -> dict[str, Any]:
+        return self.json("push", str(file), *([] if replay else ["--no-replay"]))
 
     def promote(self, model: str, version: int, *, stage: str = "production") -> dict[str, Any]:
         return self.json("promote", model, str(version), "--to", stage, "--wait")

@@ -50,6 +50,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> type[FakeStore]:
     monkeypatch.setattr(publishing.stores, "Store", Fresh)
     monkeypatch.setattr(publishing.archive, "stage", stage)
     monkeypatch.setattr(publishing.archive, "pack", pack)
+    monkeypatch.setattr(publishing.replaying, "replay", lambda *_, **__: Replayed())
     monkeypatch.setenv("SLIPWAY_STORE", "s3://bucket")
     return Fresh
 
@@ -185,6 +186,13 @@ def test_a_model_that_does_not_answer_is_refused_in_its_own_words(tmp_path: Path
     with pytest.raises(CliError, match="nothing was pushed: LoadError: no such file") as caught:
         replaying.replay(golden_spec(tmp_path), tmp_path, python=interpreter(tmp_path, script))
     assert caught.value.details == "Traceback: deep"
+
+
+def test_a_model_without_golden_inputs_is_loaded_all_the_same(tmp_path: Path) -> None:
+    (source,) = spec.load(write_model(tmp_path, "echo"))
+    script = 'import sys; sys.exit("LoadError: the weights are empty")'
+    with pytest.raises(CliError, match="does not load here, so nothing was pushed: LoadError: the weights are empty"):
+        replaying.replay(source, tmp_path, python=interpreter(tmp_path, script))
 
 
 def test_without_torch_the_replay_is_skipped_and_that_is_said(tmp_path: Path) -> None:
