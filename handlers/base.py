@@ -72,7 +72,7 @@ class Handler:
         Returns:
             As many answers, in the same order.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no infer(batch); write one that returns a list")
+        raise HandlerError(f"{type(self).__name__} has no infer(batch); write one that returns a list")
 
     def infer_streaming(self, batch: list[Any], emit: Emit) -> Sequence[Any]:
         """Like ``infer``, but sends pieces as they come; the returned answers end the streams."""

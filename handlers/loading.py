@@ -79,7 +79,11 @@ def native_handler(archive: Archive) -> Handler | ModuleType:
             f"{archive.handler} defines {len(leaves)} handlers ({', '.join(each.__name__ for each in leaves)}); "
             "keep one in the file"
         )
-    return leaves[0]() if leaves else module
+    if not leaves:
+        return module
+    if leaves[0].infer is Handler.infer:
+        raise errors.LoadError(f"{leaves[0].__name__} in {archive.handler} has no infer(batch); write one")
+    return leaves[0]()
 
 
 def check_options(options: dict[str, Any], *, known: frozenset[str]) -> None:

@@ -118,6 +118,7 @@ def test_requirements_that_are_met_or_not_meant_for_this_machine_load(
         ({}, "object_detector", "no built-in handler"),
         ({"own.py": "import nothing_like_this"}, "file:own.py", "nothing_like_this"),
         ({"own.py": OWN + OWN.replace("Echo", "Other")}, "file:own.py", "2 handlers"),
+        ({"own.py": OWN[: OWN.index("    def infer")]}, "file:own.py", r"Echo in file:own.py has no infer\(batch\)"),
     ],
 )
 def test_a_handler_that_cannot_be_found_is_told(
