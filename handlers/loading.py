@@ -43,7 +43,7 @@ def module_of(archive: Archive, reference: str, *, what: str) -> tuple[ModuleTyp
     sys.modules[path.stem] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise errors.LoadError(f"{what} {name} cannot be imported: {type(error).__name__}: {error}") from error
     return module, rest
 

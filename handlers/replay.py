@@ -94,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
     except errors.LoadError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         import traceback
 
         traceback.print_exc()

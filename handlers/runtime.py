@@ -82,7 +82,13 @@ def load(folder: Path, context: Any) -> Worker:
         return adapted
     # TorchServe would parse JSON a second time, and log a traceback for each body that does not parse.
     os.environ["TS_DECODE_INPUT_REQUEST"] = "false"
-    handler.load(load_context(described, device=_device(context)))
+    try:
+        handler.load(load_context(described, device=_device(context)))
+    except SystemExit as error:
+        # The worker would end without a word, and be started again and again.
+        raise errors.LoadError(
+            f"{described.handler} ended the process while it loaded (SystemExit: {error})"
+        ) from error
     batch_size = int((context.system_properties if context else {}).get("batch_size") or 1)
     worker = NativeWorker(handler, described, batch_size=batch_size)
     worker.warm_up(batch_size=batch_size)

@@ -88,11 +88,15 @@ class Files:
         return path
 
     def _contained(self, path: Path, field: str) -> None:
-        if not self._allow_outside and not path.resolve().is_relative_to(self._folder):
+        try:
+            target = path.resolve()
+        except (OSError, RuntimeError) as error:  # a circle of links is a RuntimeError
+            raise self.error(field, f"{path} cannot be followed ({error})", "name a file") from error
+        if not self._allow_outside and not target.is_relative_to(self._folder):
             raise self.error(
                 field,
                 f"{path} leads out of {self._folder}",
-                "copy it beside this file, or allow files from outside explicitly",
+                "copy it beside this file, or allow files from outside (slipway push --allow-outside)",
             )
 
     def _note(self, name: str, path: Path, field: str, *, ours: bool = False) -> None:

@@ -76,13 +76,15 @@ class ControlPlane:
             problem: errors.CliError
             try:
                 answer = self._http.request(method, path, **arguments)
+            except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+                raise errors.Usage(
+                    f"{self.url!r} is no URL of a control plane ({error}); write http://HOST:PORT"
+                ) from error
             except httpx.TransportError as error:
                 problem = errors.Unavailable(
                     f"the control plane at {self.url} does not answer ({error or type(error).__name__}); "
                     '"slipway status" tells whether the stack runs'
                 )
-            except httpx.InvalidURL as error:
-                raise errors.Usage(f"{self.url} is no URL of a control plane: {error}") from error
             else:
                 if answer.is_success:
                     return _decoded(answer, self.url)

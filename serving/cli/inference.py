@@ -94,6 +94,8 @@ def by_rest(url: str, call: Call, *, transport: httpx.BaseTransport | None = Non
             answer = http.post(path, content=call.payload.body, headers=headers)
     except httpx.TimeoutException as error:
         raise errors.Unavailable(f"no answer from {url} within {call.timeout_s:g} s") from error
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        raise errors.Usage(f"{url!r} is no URL of a gateway ({error}); write http://HOST:PORT") from error
     except httpx.TransportError as error:
         raise _unreachable(url, str(error) or type(error).__name__) from error
     if not answer.is_success:

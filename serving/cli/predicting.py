@@ -51,6 +51,8 @@ def predict(
 
 
 def _payload(file: Path | None, text: str | None, json: str | None, content_type: str | None) -> inference.Payload:
+    if content_type is not None and not (content_type.isascii() and content_type.isprintable()):
+        raise errors.Usage(f"--content-type {content_type!r} cannot be sent; write a media type such as image/png")
     given = [each for each in (file, text, json) if each is not None]
     if len(given) != 1:
         raise errors.Usage(f"give one of FILE, --text and --json; {len(given)} were given")

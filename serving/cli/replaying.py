@@ -90,6 +90,12 @@ def _run(source: spec.Spec, folder: Path, interpreter: str) -> dict[str, Any]:
                 f"nothing was pushed: {last}",
                 details="\n".join(details),
             )
+        if not answers.exists():
+            # os._exit(0) ends an interpreter without anybody to tell.
+            raise errors.CliError(
+                f"{source.name} ended the process while it was loaded here, so nothing was pushed; a handler must not "
+                "exit"
+            )
         return json.loads(answers.read_text(encoding="utf-8"))
 
 

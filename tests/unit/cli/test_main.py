@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from model_store import errors as store_errors
-from serving.cli import errors, registry
+from serving.cli import client, entry, errors, main, registry
 from serving.local import errors as local_errors
 from serving.local.home import Home, Part, PartState, Stack, StackState, Store, Supervisor
 from tests.unit.cli.conftest import Run, World
@@ -134,3 +134,16 @@ def test_logs_are_those_of_the_part(run: Run, tmp_path: Path) -> None:
     missing = run("logs", "nothing", "--home", str(tmp_path))
     assert missing.exit_code == 3
     assert "agent, store" in missing.stderr
+
+
+def test_ctrl_c_while_the_command_is_imported_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "main", interrupted)
+    assert entry.main() == entry.INTERRUPTED == 130
+
+
+def test_an_address_that_is_no_url_is_a_mistake_of_usage() -> None:
+    with pytest.raises(errors.Usage, match="no URL of a control plane"):
+        client.ControlPlane("junk").get("/v1/models")

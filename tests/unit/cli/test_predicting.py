@@ -118,3 +118,10 @@ def test_a_table_is_a_list_of_like_objects() -> None:
     assert inference.is_table([{"a": 1, "b": "x"}, {"a": 2, "b": "y"}])
     for answer in ([], [{"a": 1}, {"b": 1}], [{"a": [1]}], [1, 2], "text", {"a": 1}, None):
         assert not inference.is_table(answer)
+
+
+def test_a_content_type_that_no_header_can_carry_is_refused(world: World, run: Run) -> None:
+    result = run("predict", "digits", "--text", "x", "--content-type", "a\nb")
+    assert result.exit_code == 2
+    assert "--content-type" in result.stderr
+    assert world.requests == []

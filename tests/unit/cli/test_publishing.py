@@ -195,6 +195,11 @@ def test_a_model_without_golden_inputs_is_loaded_all_the_same(tmp_path: Path) ->
         replaying.replay(source, tmp_path, python=interpreter(tmp_path, script))
 
 
+def test_a_model_that_ends_the_process_without_a_word_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CliError, match="echo ended the process while it was loaded"):
+        replaying.replay(golden_spec(tmp_path), tmp_path, python=interpreter(tmp_path, "raise SystemExit(0)"))
+
+
 def test_without_torch_the_replay_is_skipped_and_that_is_said(tmp_path: Path) -> None:
     replayed = replaying.replay(golden_spec(tmp_path), tmp_path, python=interpreter(tmp_path, "", has_torch=False))
     assert replayed.golden == []

@@ -117,6 +117,8 @@ def test_requirements_that_are_met_or_not_meant_for_this_machine_load(
         ({}, "file:../own.py", "outside"),
         ({}, "object_detector", "no built-in handler"),
         ({"own.py": "import nothing_like_this"}, "file:own.py", "nothing_like_this"),
+        ({"own.py": "import sys; sys.exit(0)"}, "file:own.py", "SystemExit: 0"),
+        ({"own.py": OWN.replace("self.seen = []", "raise SystemExit(3)")}, "file:own.py", "ended the process.*3"),
         ({"own.py": OWN + OWN.replace("Echo", "Other")}, "file:own.py", "2 handlers"),
         ({"own.py": OWN[: OWN.index("    def infer")]}, "file:own.py", r"Echo in file:own.py has no infer\(batch\)"),
     ],

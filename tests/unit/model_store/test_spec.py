@@ -176,6 +176,13 @@ def test_a_link_out_of_the_folder_is_refused_unless_allowed(home: Path, tmp_path
     assert "bert/c.json" in model.files
 
 
+def test_a_circle_of_links_is_told_with_its_field(home: Path) -> None:
+    (home / "loop").symlink_to("loop")
+    told = str(refusal(home, "{name: bert, handler: transformer, model_file: loop}"))
+    assert "model_file" in told
+    assert "cannot be followed" in told
+
+
 def test_a_missing_file_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(errors.SpecError, match="no such file"):
         spec.load(tmp_path / "model.yaml")
